@@ -1,0 +1,249 @@
+"""A party's own configuration (``node.toml`` and ``--set``): what it may choose for itself.
+
+What everybody in a run must share is in ``manifest.py``. Every value is checked here once;
+a mistake becomes one line that names the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from ftis_node.errors import ConfigError
+
+Method = Literal["nois", "vis", "tis", "f-nois", "f-vis", "f-tis"]
+KlEstimator = Literal["k3", "k3_forward", "k1_mean", "k1_sum"]
+AdvantageNorm = Literal["std", "none"]
+
+DEFAULT_K3_THRESHOLD = 50.0
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A part of a configuration file: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class FtisConfig:
+    """The objective (design: F-TIS, arXiv 2605.22537).
+
+    ``kl_threshold`` is the largest divergence at which a sequence with a negative advantage still
+    contributes. Its default, 50, is calibrated for the ``k3`` estimator only: any other estimator
+    needs an explicit value. ``truncation`` is the upper bound C of the importance weight
+    (``inf`` switches truncation off).
+    """
+
+    method: Method = "f-tis"
+    truncation: float = Field(default=2.0, gt=0)
+    kl_threshold: float | None = None
+    kl_estimator: KlEstimator = "k3"
+    clip_epsilon: float = Field(default=0.2, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _threshold_fits_estimator(self) -> Self:
+        if self.kl_threshold is None:
+            if self.kl_estimator != "k3":
+                raise ValueError(
+                    f"kl_threshold must be set for kl_estimator = {self.kl_estimator!r}:"
+                    " the default of 50 is calibrated for 'k3' only"
+                )
+            object.__setattr__(self, "kl_threshold", DEFAULT_K3_THRESHOLD)
+        elif math.isnan(self.kl_threshold):
+            raise ValueError("kl_threshold must be a number, not nan")
+        return self
+
+    @property
+    def filters(self) -> bool:
+        """Whether the method has the filter (``f-`` in front)."""
+        return self.method.startswith("f-")
+
+
+class ModelConfig(Section):
+    """Which model this party trains."""
+
+    name: str = Field(default="builtin:small", min_length=1)
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+
+
+class LoraConfig(Section):
+    """Train a low-rank adapter instead of all weights. ``rank = 0`` means full training."""
+
+    rank: int = Field(default=0, ge=0, le=1024)
+    alpha: float = Field(default=32.0, gt=0)
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+    @property
+    def enabled(self) -> bool:
+        return self.rank > 0
+
+
+class TrainingConfig(Section):
+    """The optimizer and what one step consumes (design section 2, steps 9 and 10)."""
+
+    groups_per_step: int = Field(default=24, ge=1, le=4096)
+    min_own_share: float = Field(default=0.25, gt=0, le=1)
+    collect_timeout: float = Field(default=60.0, ge=0, le=86_400)
+    learning_rate: float | None = Field(default=None, gt=0, le=1)
+    advantage_norm: AdvantageNorm = "std"
+    update_epochs: int = Field(default=1, ge=1, le=16)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    micro_batch_tokens: int = Field(default=16_384, ge=16)
+    max_rounds: int | None = Field(default=None, ge=1)
+    checkpoint_every: int = Field(default=1, ge=1)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    torch_threads: int | None = Field(default=None, ge=1, le=1024)
+
+    @property
+    def own_groups(self) -> int:
+        """Own groups that every step starts with."""
+        return math.ceil(self.groups_per_step * self.min_own_share)
+
+
+class RolloutConfig(Section):
+    """How completions are generated here; what they are drawn from is in the manifest."""
+
+    decode_rows: int = Field(default=64, ge=1, le=4096)
+
+
+class CapsConfig(Section):
+    """Bounds on what others may contribute to one step, as shares of ``groups_per_step``.
+
+    Newcomers are all authors with fewer than ``newcomer_groups`` accepted groups, counted together.
+    """
+
+    author_share: float = Field(default=0.5, gt=0, le=1)
+    neighbour_share: float = Field(default=0.75, gt=0, le=1)
+    range_share: float = Field(default=0.75, gt=0, le=1)
+    newcomer_share: float = Field(default=0.25, gt=0, le=1)
+    newcomer_groups: int = Field(default=16, ge=0)
+    max_age_rounds: int = Field(default=8, ge=0)
+
+
+class NetworkConfig(Section):
+    """Where this node listens and whom it dials first."""
+
+    listen: str = "0.0.0.0:47100"
+    advertise: str | None = None
+    peers: tuple[str, ...] = ()
+    dial_backoff_max: float = Field(default=60.0, gt=0, le=3600)
+
+
+class CeilingsConfig(Section):
+    """The most that a fetched manifest may ask of this machine."""
+
+    prompt_tokens: int = Field(default=8192, ge=1)
+    completion_tokens: int = Field(default=8192, ge=1)
+    group_size: int = Field(default=64, ge=2)
+    store_megabytes: int = Field(default=2048, ge=16)
+
+
+class NodeConfig(Section):
+    """Everything that a party chooses for itself."""
+
+    model: ModelConfig = ModelConfig()
+    lora: LoraConfig = LoraConfig()
+    ftis: FtisConfig = FtisConfig()
+    training: TrainingConfig = TrainingConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    caps: CapsConfig = CapsConfig()
+    network: NetworkConfig = NetworkConfig()
+    ceilings: CeilingsConfig = CeilingsConfig()
+
+    @model_validator(mode="after")
+    def _one_forward_pass_needs_one_epoch(self) -> Self:
+        if self.training.update_epochs > 1 and self.ftis.method.endswith("vis"):
+            raise ValueError("training.update_epochs must be 1 with a 'vis' method")
+        return self
+
+
+def load_node_config(path: Path | None, overrides: tuple[str, ...] = ()) -> NodeConfig:
+    """Read ``node.toml`` and apply ``section.key=value`` overrides (values are TOML).
+
+    Raises ConfigError with one line that names the key, the value and what is allowed.
+    """
+    data = read_toml(path) if path is not None else {}
+    for override in overrides:
+        _apply_override(data, override)
+    return parse_section(NodeConfig, data, source=str(path) if path is not None else "options")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file; every failure names the file."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def parse_section(model: type[S], data: dict[str, Any], *, source: str) -> S:
+    """Validate ``data`` as ``model``; the first mistake becomes a one-line ConfigError."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(error, model)}") from error
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    path = key.strip().split(".")
+    if not separator or len(path) != 2 or not all(path):
+        raise ConfigError(f"--set {override}: must look like section.key=value, for example training.groups_per_step=8")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    section = data.setdefault(path[0], {})
+    if not isinstance(section, dict):
+        raise ConfigError(f"--set {override}: {path[0]} is not a section")
+    section[path[1]] = value
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> str:
+    details = error.errors()
+    first = details[0]
+    location = [str(part) for part in first["loc"]]
+    key = ".".join(location)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        allowed = _keys_at(model, location[:-1])
+        close = difflib.get_close_matches(location[-1], allowed, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        text = f"unknown key {key!r}: {hint}allowed here: {', '.join(allowed)}"
+    else:
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        shown = "" if isinstance(first["input"], dict) or not key else f" = {_short(first['input'])}"
+        text = f"{key}{shown}: {message}" if key else message
+    return text + (f" (and {len(details) - 1} more)" if len(details) > 1 else "")
+
+
+def _keys_at(model: type[BaseModel], location: list[str]) -> list[str]:
+    """The keys that the model allows at a location, as far as its types say."""
+    fields: Any = model.model_fields
+    for part in location:
+        if part in fields:
+            annotation = fields[part].annotation
+            inner = getattr(annotation, "model_fields", None) or getattr(annotation, "__dataclass_fields__", None)
+            if inner is not None:
+                fields = inner
+                continue
+            for argument in getattr(annotation, "__args__", ()):
+                if hasattr(argument, "model_fields"):
+                    fields = argument.model_fields
+    return sorted(fields)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

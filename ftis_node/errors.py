@@ -1,0 +1,38 @@
+"""Every error that a user can see. The message says what, where and what is allowed, in one line."""
+
+
+class FtisError(Exception):
+    """Base of all expected errors; the command line prints it without a traceback.
+
+    ``exit_code`` is what the process ends with when nothing catches the error.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(FtisError):
+    """A configuration, manifest or option that can't be used (exit code 2)."""
+
+    exit_code = 2
+
+
+class ModelError(FtisError):
+    """A model or tokenizer that can't be loaded or used."""
+
+    exit_code = 2
+
+
+class HomeError(FtisError):
+    """A home directory that can't be used: locked, unsafe or damaged."""
+
+
+class StoreError(FtisError):
+    """The store refused an operation: full, damaged or of another version."""
+
+
+class WireError(FtisError):
+    """Bytes that can't be encoded or decoded under the limits of ``wire.limits``."""
+
+
+class CheckpointError(FtisError):
+    """A checkpoint that can't be read back."""
