@@ -119,3 +119,11 @@ class SignedBatch:
     header: bytes
     signature: bytes
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProfile:
+    """What the learner tells the network half about its tokenizer, so that ids can be checked there."""
+
+    tokenizer_fingerprint: bytes
+    vocabulary_size: int

@@ -1,0 +1,93 @@
+"""Who this node is: an Ed25519 key in its home, and signatures with domain tags.
+
+The key never leaves the network half. Its public half is the peer id.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from ftis_node.errors import HomeError
+from ftis_node.types import PeerId
+
+KEY_FILE = "identity.key"
+
+BATCH_DOMAIN = b"ftis-node/batch/1\0"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A private key and the peer id that follows from it."""
+
+    peer_id: PeerId
+    _key: Ed25519PrivateKey
+
+    @classmethod
+    def generate(cls) -> Identity:
+        return cls._from_key(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """The identity of a 32-byte private seed: what the key file holds."""
+        return cls._from_key(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
+    def _from_key(cls, key: Ed25519PrivateKey) -> Identity:
+        public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+        return cls(PeerId(public), key)
+
+    def seed(self) -> bytes:
+        """The 32 private bytes."""
+        return self._key.private_bytes(
+            serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
+        )
+
+    def sign(self, domain: bytes, data: bytes) -> bytes:
+        """64-byte signature over ``domain + data``; the domain keeps one use from passing as another."""
+        return self._key.sign(domain + data)
+
+
+def verify_signature(peer_id: PeerId, domain: bytes, data: bytes, signature: bytes) -> bool:
+    """Whether ``signature`` is the peer's over ``domain + data``; malformed keys count as no."""
+    try:
+        Ed25519PublicKey.from_public_bytes(peer_id).verify(signature, domain + data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def load_or_create_identity(home: Path) -> Identity:
+    """Read the node's key, or make one on the first start.
+
+    The file is written whole before it gets its name, so that a crash never leaves half a key.
+    Raises HomeError when the key is damaged or others may read it.
+    """
+    path = home / KEY_FILE
+    if path.exists():
+        if path.stat().st_mode & 0o077:
+            raise HomeError(f"{path}: others can read the private key; run: chmod 600 {path}")
+        seed = path.read_bytes()
+        if len(seed) != 32:
+            raise HomeError(f"{path}: damaged: {len(seed)} bytes instead of 32; restore it from a backup")
+        return Identity.from_seed(seed)
+    identity = Identity.generate()
+    temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(identity.seed())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    directory = os.open(home, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return identity
