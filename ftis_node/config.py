@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from ftis_node.errors import ConfigError
@@ -29,10 +29,17 @@ S = TypeVar("S", bound=BaseModel)
 class Section(BaseModel):
     """A part of a configuration file: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # no section has a switch so far, and Python would take true for 1
+            raise ValueError("must be a number or text, not true or false")
+        return value
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", ser_json_inf_nan="constants"))
 class FtisConfig:
     """The objective (design: F-TIS, arXiv 2605.22537).
 
@@ -42,11 +49,15 @@ class FtisConfig:
     (``inf`` switches truncation off).
     """
 
-    method: Method = "f-tis"
-    truncation: float = Field(default=2.0, gt=0)
-    kl_threshold: float | None = None
-    kl_estimator: KlEstimator = "k3"
-    clip_epsilon: float = Field(default=0.2, gt=0, lt=1)
+    method: Method = Field(
+        default="f-tis", description="nois, vis or tis; with f- in front the divergence filter is on"
+    )
+    truncation: float = Field(default=2.0, gt=0, description="upper bound C of the importance weight; inf for none")
+    kl_threshold: float | None = Field(
+        default=None, description="g of the filter; 50 for k3, no default for the others"
+    )
+    kl_estimator: KlEstimator = Field(default="k3", description="k3, k3_forward, k1_mean or k1_sum")
+    clip_epsilon: float = Field(default=0.2, gt=0, lt=1, description="clip range of the policy ratio")
 
     @model_validator(mode="after")
     def _threshold_fits_estimator(self) -> Self:
@@ -70,17 +81,21 @@ class FtisConfig:
 class ModelConfig(Section):
     """Which model this party trains."""
 
-    name: str = Field(default="builtin:small", min_length=1)
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    name: str = Field(default="builtin:small", min_length=1, description="builtin:NAME, a local folder, or a hub id")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="auto: bfloat16 on GPU, float32 on CPU"
+    )
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
 
 
 class LoraConfig(Section):
     """Train a low-rank adapter instead of all weights. ``rank = 0`` means full training."""
 
-    rank: int = Field(default=0, ge=0, le=1024)
-    alpha: float = Field(default=32.0, gt=0)
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    rank: int = Field(default=0, ge=0, le=1024, description="0 trains all weights")
+    alpha: float = Field(default=32.0, gt=0, description="scale of the adapter: alpha / rank")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description='"all-linear" or a list of module names'
+    )
 
     @property
     def enabled(self) -> bool:
@@ -90,18 +105,29 @@ class LoraConfig(Section):
 class TrainingConfig(Section):
     """The optimizer and what one step consumes (design section 2, steps 9 and 10)."""
 
-    groups_per_step: int = Field(default=24, ge=1, le=4096)
-    min_own_share: float = Field(default=0.25, gt=0, le=1)
-    collect_timeout: float = Field(default=60.0, ge=0, le=86_400)
-    learning_rate: float | None = Field(default=None, gt=0, le=1)
-    advantage_norm: AdvantageNorm = "std"
-    update_epochs: int = Field(default=1, ge=1, le=16)
-    max_gradient_norm: float = Field(default=1.0, gt=0)
-    micro_batch_tokens: int = Field(default=16_384, ge=16)
-    max_rounds: int | None = Field(default=None, ge=1)
-    checkpoint_every: int = Field(default=1, ge=1)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    torch_threads: int | None = Field(default=None, ge=1, le=1024)
+    groups_per_step: int = Field(default=24, ge=1, le=4096, description="groups that one optimizer step consumes")
+    min_own_share: float = Field(
+        default=0.25, gt=0, le=1, description="share of own groups in every step; 1 trains alone"
+    )
+    collect_timeout: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="seconds to wait for peers' groups before generating the missing ones",
+    )
+    learning_rate: float | None = Field(default=None, gt=0, le=1, description="1e-6, with LoRA 1e-4, if not set")
+    advantage_norm: AdvantageNorm = Field(default="std", description="divide advantages by the group's std, or none")
+    update_epochs: int = Field(default=1, ge=1, le=16, description="optimizer steps on the same batch")
+    max_gradient_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
+    micro_batch_tokens: int = Field(
+        default=16_384, ge=16, description="padded tokens in one forward pass; less needs less memory"
+    )
+    max_rounds: int | None = Field(default=None, ge=1, description="stop training after so many rounds; not set: never")
+    checkpoint_every: int = Field(default=1, ge=1, description="rounds from one checkpoint to the next")
+    seed: int | None = Field(default=None, ge=0, lt=2**62, description="drawn once and remembered if not set")
+    torch_threads: int | None = Field(
+        default=None, ge=1, le=1024, description="CPU threads of the learner; torch's choice if not set"
+    )
 
     @property
     def own_groups(self) -> int:
@@ -112,7 +138,7 @@ class TrainingConfig(Section):
 class RolloutConfig(Section):
     """How completions are generated here; what they are drawn from is in the manifest."""
 
-    decode_rows: int = Field(default=64, ge=1, le=4096)
+    decode_rows: int = Field(default=64, ge=1, le=4096, description="completions that are sampled at the same time")
 
 
 class CapsConfig(Section):
@@ -121,30 +147,32 @@ class CapsConfig(Section):
     Newcomers are all authors with fewer than ``newcomer_groups`` accepted groups, counted together.
     """
 
-    author_share: float = Field(default=0.5, gt=0, le=1)
-    neighbour_share: float = Field(default=0.75, gt=0, le=1)
-    range_share: float = Field(default=0.75, gt=0, le=1)
-    newcomer_share: float = Field(default=0.25, gt=0, le=1)
-    newcomer_groups: int = Field(default=16, ge=0)
-    max_age_rounds: int = Field(default=8, ge=0)
+    author_share: float = Field(default=0.5, gt=0, le=1, description="of one author")
+    neighbour_share: float = Field(default=0.75, gt=0, le=1, description="delivered by one neighbour")
+    range_share: float = Field(default=0.75, gt=0, le=1, description="delivered from one address range")
+    newcomer_share: float = Field(default=0.25, gt=0, le=1, description="of all authors with little history together")
+    newcomer_groups: int = Field(
+        default=16, ge=0, description="accepted groups with which an author is no newcomer any more"
+    )
+    max_age_rounds: int = Field(default=8, ge=0, description="own rounds after which an unused group is given up")
 
 
 class NetworkConfig(Section):
     """Where this node listens and whom it dials first."""
 
-    listen: str = "0.0.0.0:47100"
-    advertise: str | None = None
-    peers: tuple[str, ...] = ()
-    dial_backoff_max: float = Field(default=60.0, gt=0, le=3600)
+    listen: str = Field(default="0.0.0.0:47100", description="host:port; port 0 takes a free one")
+    advertise: str | None = Field(default=None, description="host:port under which others can dial this node")
+    peers: tuple[str, ...] = Field(default=(), description="[peer-id@]host:port of nodes to dial")
+    dial_backoff_max: float = Field(default=60.0, gt=0, le=3600, description="longest wait between dials, in seconds")
 
 
 class CeilingsConfig(Section):
     """The most that a fetched manifest may ask of this machine."""
 
-    prompt_tokens: int = Field(default=8192, ge=1)
-    completion_tokens: int = Field(default=8192, ge=1)
-    group_size: int = Field(default=64, ge=2)
-    store_megabytes: int = Field(default=2048, ge=16)
+    prompt_tokens: int = Field(default=8192, ge=1, description="longest prompt")
+    completion_tokens: int = Field(default=8192, ge=1, description="longest completion")
+    group_size: int = Field(default=64, ge=2, description="largest group")
+    store_megabytes: int = Field(default=2048, ge=16, description="received batches kept at most")
 
 
 class NodeConfig(Section):

@@ -1,13 +1,18 @@
-"""Who this node is: an Ed25519 key in its home, and signatures with domain tags.
+"""Who this node is: an Ed25519 key in its home, signatures with domain tags, and the home's lock.
 
 The key never leaves the network half. Its public half is the peer id.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -17,6 +22,8 @@ from ftis_node.errors import HomeError
 from ftis_node.types import PeerId
 
 KEY_FILE = "identity.key"
+LOCK_FILE = "node.lock"
+LOCK_ATTEMPTS = 5
 
 BATCH_DOMAIN = b"ftis-node/batch/1\0"
 
@@ -91,3 +98,54 @@ def load_or_create_identity(home: Path) -> Identity:
     finally:
         os.close(directory)
     return identity
+
+
+@contextmanager
+def lock_home(home: Path) -> Iterator[None]:
+    """Make the home this process's alone, until the end of the block or of the process.
+
+    Raises HomeError when another node holds it.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = open(home / LOCK_FILE, "a+")  # noqa: SIM115 - held until the end of the block
+    except OSError as error:
+        raise HomeError(f"--home {home}: can't be used: {error.strerror}") from error
+    with file:
+        if not _acquire(file):
+            raise HomeError(
+                f"--home {home}: another node (process {_lock_holder(home)}) runs on it; stop it or use another --home"
+            )
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _acquire(file: TextIO) -> bool:
+    # `health` takes the lock for a moment when it asks whether a daemon runs: don't fail over that.
+    for attempt in range(LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt + 1 < LOCK_ATTEMPTS:
+                time.sleep(0.1)
+        else:
+            return True
+    return False
+
+
+def home_is_locked(home: Path) -> bool:
+    """Whether a daemon runs on this home right now."""
+    try:
+        with open(home / LOCK_FILE) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _lock_holder(home: Path) -> str:
+    return (home / LOCK_FILE).read_text().strip() or "unknown"

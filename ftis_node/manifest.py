@@ -12,15 +12,16 @@ import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ftis_node.config import CeilingsConfig, Section, parse_section
 from ftis_node.errors import ConfigError
 from ftis_node.types import PeerId, RunId, SamplingParams
 
 MAX_MANIFEST_BYTES = 64 * 1024
+MAX_GROUP_SIZE = 1024
 ASSIGNMENT_DOMAIN = b"ftis-node/assignment/1"
 
 
@@ -47,8 +48,8 @@ class SamplingSpec(Section):
 class GroupSizeRange(Section):
     """Smallest and largest group, so that weak machines can take part."""
 
-    smallest: int = Field(ge=2, le=1024)
-    largest: int = Field(ge=2, le=1024)
+    smallest: int = Field(ge=2, le=MAX_GROUP_SIZE)
+    largest: int = Field(ge=2, le=MAX_GROUP_SIZE)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -79,16 +80,23 @@ class RunManifest(Section):
     version: Literal[1] = 1
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}$")
     tasks: tuple[TaskSpec, ...] = Field(min_length=1, max_length=32)
-    group_size: int | GroupSizeRange = 8
+    group_size: GroupSizeRange = GroupSizeRange(smallest=8, largest=8)
     sampling: SamplingSpec = SamplingSpec()
     limits: LimitsSpec = LimitsSpec()
     assignment: AssignmentSpec = AssignmentSpec()
     membership: Literal["open"] = "open"
 
+    @field_validator("group_size", mode="before")
+    @classmethod
+    def _one_number(cls, value: Any) -> Any:
+        if not isinstance(value, int):
+            return value
+        if not 2 <= value <= MAX_GROUP_SIZE:
+            raise ValueError(f"must be from 2 to {MAX_GROUP_SIZE}: one completion alone has no baseline")
+        return {"smallest": value, "largest": value}
+
     @model_validator(mode="after")
-    def _sizes(self) -> Self:
-        if isinstance(self.group_size, int) and not 2 <= self.group_size <= 1024:
-            raise ValueError(f"group_size = {self.group_size} must be from 2 to 1024: one completion has no baseline")
+    def _distinct_tasks(self) -> Self:
         names = [task.name for task in self.tasks]
         if len(set(names)) != len(names):
             raise ValueError("tasks: every task needs a name of its own")
@@ -97,8 +105,6 @@ class RunManifest(Section):
     @property
     def group_sizes(self) -> tuple[int, int]:
         """Smallest and largest allowed number of completions in a group."""
-        if isinstance(self.group_size, int):
-            return self.group_size, self.group_size
         return self.group_size.smallest, self.group_size.largest
 
 
@@ -116,6 +122,10 @@ class Run:
     def window(self, created_at_ms: int) -> int:
         """The assignment window that a batch created at this time draws from."""
         return created_at_ms // (self.manifest.assignment.window_seconds * 1000)
+
+    def window_begins_ms(self, window: int) -> int:
+        """When a window begins, in ms since the Unix epoch."""
+        return window * self.manifest.assignment.window_seconds * 1000
 
     def task_for_slot(self, slot: int) -> TaskSpec:
         """Slots go round the tasks in their order."""

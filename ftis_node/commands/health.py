@@ -1,0 +1,49 @@
+"""``ftis-node health``: one node's state, from its store or from the node itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ftis_node.errors import StoreError
+from ftis_node.status.rendering import print_health, print_json
+from ftis_node.status.snapshot import Level, NodeStatus, judge, read_status
+
+
+def run_health(home: Path, *, peers: tuple[str, ...], as_json: bool) -> int:
+    """Print the state; returns the worst level as exit code (0 healthy, 1 degraded, 2 unreachable)."""
+    results: list[tuple[str, NodeStatus | None, Level, list[str]]] = []
+    if peers:
+        results += [_ask(peer) for peer in peers]
+    else:
+        try:
+            status = read_status(home)
+            results.append((str(home), status, *judge(status)))
+        except StoreError as error:
+            results.append((str(home), None, Level.UNREACHABLE, [str(error)]))
+    (print_json if as_json else print_health)(results)
+    return max(level for _, _, level, _ in results)
+
+
+def _ask(peer: str) -> tuple[str, NodeStatus | None, Level, list[str]]:
+    # gRPC is imported only when a peer is asked: reading the own store must be quick.
+    import grpc
+
+    from ftis_node.swarm.addresses import parse_address
+    from ftis_node.swarm.service import fetch_status
+
+    address = parse_address(peer, source="--peers")
+    try:
+        status = NodeStatus.model_validate_json(asyncio.run(fetch_status(address)))
+    except (TimeoutError, grpc.aio.AioRpcError):
+        return peer, None, Level.UNREACHABLE, ["does not answer"]
+    except ValidationError as error:
+        return (
+            peer,
+            None,
+            Level.UNREACHABLE,
+            [f"answers with a status that can't be read ({error.error_count()} faults)"],
+        )
+    return peer, status, *judge(status)

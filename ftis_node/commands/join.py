@@ -1,0 +1,86 @@
+"""``ftis-node join``: settle the configuration, then run the node."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftis_node.config import NodeConfig, load_node_config
+from ftis_node.config_file import node_toml
+from ftis_node.errors import ConfigError, HomeError
+from ftis_node.log import set_up_logging
+from ftis_node.node import NodeOptions, run_node
+from ftis_node.types import RunId
+
+log = logging.getLogger(__name__)
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """The command line of ``join``."""
+
+    home: Path
+    peers: tuple[str, ...] = ()
+    model: str | None = None
+    run_file: Path | None = None
+    run_id: str | None = None
+    config_file: Path | None = None
+    listen: str | None = None
+    overrides: tuple[str, ...] = ()
+    log_level: str = "info"
+
+
+def run_join(options: JoinOptions) -> int:
+    """Run until stopped; returns the exit code. Raises FtisError on unusable input."""
+    if options.log_level not in LOG_LEVELS:
+        raise ConfigError(f"--log-level: {options.log_level!r}; allowed are {', '.join(LOG_LEVELS)}")
+    set_up_logging("node", options.log_level)
+    config = settle_config(options)
+    run_file = options.run_file
+    if run_file is None and (options.home / "run.toml").exists():
+        run_file = options.home / "run.toml"
+    return run_node(NodeOptions(options.home, run_file, parse_run_id(options.run_id), options.log_level), config)
+
+
+def settle_config(options: JoinOptions) -> NodeConfig:
+    """The configuration file, the flags on top. The first start writes it down in the home.
+
+    So a node that is started again with nothing but ``--home`` is the same node.
+    """
+    stored = options.home / "node.toml"
+    path = options.config_file or (stored if stored.exists() else None)
+    overrides = list(options.overrides)
+    if options.model is not None:
+        overrides.append(f"model.name={_quoted(options.model)}")
+    if options.listen is not None:
+        overrides.append(f"network.listen={_quoted(options.listen)}")
+    if options.peers:
+        overrides.append(f"network.peers=[{', '.join(_quoted(peer) for peer in options.peers)}]")
+    config = load_node_config(path, tuple(overrides))
+    if not stored.exists():
+        try:
+            options.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stored.write_text(node_toml(config))
+        except OSError as error:
+            raise HomeError(f"--home {options.home}: can't be written: {error.strerror}") from error
+    return config
+
+
+def parse_run_id(text: str | None) -> RunId | None:
+    """Raises ConfigError unless the text is 64 hex digits."""
+    if text is None:
+        return None
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise ConfigError(f"--run-id: {text!r} is not a run id; write the 64 hex digits that the first node shows")
+    return RunId(digest)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,90 @@
+"""The learner's process: started by the network half, never by hand.
+
+Standard input is its lifeline: the first line is the node's configuration, and when it closes the
+network half is gone, in whatever way, and this process ends too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from ftis_node.allocator import tune_malloc
+from ftis_node.config import NodeConfig
+from ftis_node.errors import FtisError
+from ftis_node.log import set_up_logging
+
+log = logging.getLogger(__name__)
+
+EXIT_ORPHANED = 3
+
+
+class StopRequested(BaseException):
+    """SIGTERM: unwinds to ``main`` from wherever the work is, except out of a protected block."""
+
+
+class StopSignal:
+    """Turns SIGTERM into StopRequested, but lets a protected block (a checkpoint write) finish first."""
+
+    def __init__(self) -> None:
+        self._protected = 0
+        self._requested = False
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the network half's to handle
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        already, self._requested = self._requested, True
+        if not self._protected and not already:
+            raise StopRequested
+
+    @contextmanager
+    def protected(self) -> Iterator[None]:
+        self._protected += 1
+        try:
+            yield
+        finally:
+            self._protected -= 1
+        if self._requested and not self._protected:
+            raise StopRequested
+
+
+def main() -> int:
+    """Run rounds until ``training.max_rounds`` or SIGTERM; returns the exit code."""
+    home, log_level = Path(sys.argv[1]), sys.argv[2]
+    set_up_logging("learner", log_level)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return EXIT_ORPHANED
+    config = NodeConfig.model_validate_json(line)
+    threading.Thread(target=_end_with_the_network_half, daemon=True, name="lifeline").start()
+    stop = StopSignal()
+    try:
+        tune_malloc()
+        from ftis_node.learner import Learner  # imports torch, which must come after tune_malloc
+
+        with Learner(home, config, protected=stop.protected) as learner:
+            learner.run()
+    except StopRequested:
+        log.info("stopped")
+    except FtisError as error:
+        log.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+def _end_with_the_network_half() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(EXIT_ORPHANED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

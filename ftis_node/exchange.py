@@ -1,0 +1,200 @@
+"""What the network half does with batches: verify and keep peers' ones, sign and publish its own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from ftis_node.config import CeilingsConfig
+from ftis_node.errors import StoreError
+from ftis_node.identity import Identity
+from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
+from ftis_node.manifest import Run
+from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
+from ftis_node.store.schema import now_ms
+from ftis_node.swarm.gossip import Neighbour
+from ftis_node.types import BatchName, PeerId, short_id
+from ftis_node.wire.codec import decode_batch, encode_batch, sign_batch
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BAN_MS = 30 * 86_400_000
+LIVE_BATCHES = 20_000
+SIGN_AT_ONCE = 64
+VERDICTS_AT_ONCE = 1_000
+PARALLEL_CHECKS = 4
+
+
+class DatabaseThread:
+    """One thread beside the event loop that owns the network half's store."""
+
+    def __init__(self, store: NetworkStore) -> None:
+        self.store = store
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, functools.partial(function, *args, **kwargs))
+
+    def close(self) -> None:
+        self._executor.submit(self.store.close)
+        self._executor.shutdown(wait=True)
+
+
+class BatchExchange:
+    """The node's answers to gossip; see ``swarm.gossip.Exchange``."""
+
+    def __init__(self, database: DatabaseThread, run: Run, identity: Identity, ceilings: CeilingsConfig) -> None:
+        self._database = database
+        self._store = database.store
+        self._run = run
+        self._identity = identity
+        self._max_bytes = ceilings.store_megabytes * 1024 * 1024
+        self._checks = asyncio.Semaphore(PARALLEL_CHECKS)
+        self._full = False
+
+    def _lifetime_ms(self) -> int:
+        limits = self._run.manifest.limits
+        return int((limits.max_age_seconds + limits.clock_skew_seconds) * 1000)
+
+    def oldest_live_ms(self) -> int:
+        """Batches created before this may no longer be accepted, trained or passed on."""
+        return now_ms() - self._lifetime_ms()
+
+    async def live(self) -> list[tuple[BatchName, int]]:
+        return await self._database(self._store.live, self.oldest_live_ms(), LIVE_BATCHES)
+
+    async def unknown(self, names: list[BatchName]) -> set[BatchName]:
+        return await self._database(self._store.unknown, names)
+
+    async def load(self, name: BatchName) -> bytes | None:
+        return await self._database(self._store.load, name)
+
+    async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
+        log.warning("%s broke the protocol (%s): %s", short_id(neighbour.peer_id), reason, detail)
+        await self._database(self._store.count_rejection, neighbour.peer_id, reason, Blame.NEIGHBOUR.value, detail)
+
+    async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
+        """Verify a batch and keep it. Nothing that a peer sends can raise out of here."""
+        async with self._checks:
+            opened = await asyncio.to_thread(open_batch, data)
+            if isinstance(opened, Opened) and opened.name != name:
+                opened = Rejected(RejectReason.MALFORMED, "another batch than the announced one came", Blame.NEIGHBOUR)
+            if isinstance(opened, Rejected):
+                await self._refuse(opened, neighbour.peer_id, neighbour)
+                return False
+            header = opened.header
+            sighting = await self._database(
+                self._store.sighting, name, header.author, header.epoch, header.sequence,
+                self._run.window(header.created_at_ms),
+            )  # fmt: skip
+            known = Known(
+                name_seen=sighting.name_seen,
+                other_header=sighting.other_header,
+                other_signature=sighting.other_signature,
+                used_slots=sighting.used_slots,
+                author_banned=await self._database(self._store.is_banned, header.author),
+            )
+            profile = await self._database(self._store.local_profile)
+            result = await asyncio.to_thread(
+                verify, opened, run=self._run, known=known, now_ms=now_ms(), profile=profile
+            )
+            batch = _as_received(opened, result, self._run, data)
+            keep_until = header.created_at_ms + self._lifetime_ms()
+            if isinstance(result, Rejected):
+                await self._refuse(result, header.author, neighbour)
+                if result.reason is not RejectReason.REPLAY:
+                    await self._database(self._store.remember, batch, keep_until)
+                return False
+            return await self._keep(batch, neighbour, keep_until)
+
+    async def _keep(self, batch: ReceivedBatch, neighbour: Neighbour, keep_until_ms: int) -> bool:
+        try:
+            await self._database(
+                self._store.accept, batch, delivered_by=neighbour.peer_id, address_range=neighbour.address_range,
+                keep_until_ms=keep_until_ms, max_bytes=self._max_bytes,
+            )  # fmt: skip
+        except StoreError as error:
+            if not self._full:  # say it once, not once per batch
+                log.error("received batches are dropped: %s (raise ceilings.store_megabytes)", error)
+            self._full = True
+            return False
+        self._full = False
+        log.debug("received batch %s of %s", short_id(batch.name), short_id(batch.author))
+        return True
+
+    async def _refuse(self, rejected: Rejected, author: PeerId, neighbour: Neighbour) -> None:
+        peer = neighbour.peer_id if rejected.blame is Blame.NEIGHBOUR else author
+        if rejected.blame is not Blame.NOBODY:
+            log.warning("rejected a batch of %s: %s: %s", short_id(peer), rejected.reason.value, rejected.detail)
+        await self._database(
+            self._store.count_rejection, peer, rejected.reason.value, rejected.blame.value, rejected.detail
+        )
+        if rejected.reason is RejectReason.EQUIVOCATION:
+            log.error("%s signed two batches with one sequence number and is banned", short_id(author))
+            await self._database(
+                self._store.ban, author, until_ms=now_ms() + BAN_MS, reason=rejected.reason.value, proof=rejected.proof
+            )
+
+    async def publish_outbox(self, epoch: int) -> list[tuple[BatchName, int]]:
+        """Sign what the learner has put out; returns name and size of each batch, now durable."""
+        announced = []
+        for entry in await self._database(self._store.unsigned, SIGN_AT_ONCE):
+            if entry.created_at_ms < self.oldest_live_ms():
+                log.info("own batch from before a long stop is too old to publish")
+                await self._database(self._store.skip_outbox, entry)
+                continue
+            name, data = await self._database(self._store.publish, entry, epoch, self._sealer(entry, epoch))
+            announced.append((name, len(data)))
+        return announced
+
+    def _sealer(self, entry: OutboxEntry, epoch: int) -> Callable[[int], tuple[BatchName, bytes]]:
+        def seal(sequence: int) -> tuple[BatchName, bytes]:
+            batch = sign_batch(
+                entry.payload,
+                identity=self._identity,
+                run_id=self._run.run_id,
+                epoch=epoch,
+                sequence=sequence,
+                created_at_ms=entry.created_at_ms,
+            )
+            return BatchName(hashlib.sha256(batch.header).digest()), encode_batch(batch)
+
+        return seal
+
+    async def fold_verdicts(self) -> int:
+        """Bring the learner's new verdicts into the peers' counts; returns how many there were."""
+        verdicts = await self._database(self._store.fold_verdicts, VERDICTS_AT_ONCE)
+        for verdict in verdicts:
+            if verdict.outcome != "accepted":
+                log.warning("rejected a group of %s: %s: %s", short_id(verdict.author), verdict.reason, verdict.detail)
+        return len(verdicts)
+
+    async def prune(self) -> None:
+        await self._database(self._store.prune, self.oldest_live_ms())
+
+
+def _as_received(opened: Opened, result: Accepted | Rejected, run: Run, data: bytes) -> ReceivedBatch:
+    header, signed = opened.header, decode_batch(data)
+    groups = result.payload.groups if isinstance(result, Accepted) else ()
+    return ReceivedBatch(
+        name=opened.name,
+        author=header.author,
+        epoch=header.epoch,
+        sequence=header.sequence,
+        created_at_ms=header.created_at_ms,
+        window=run.window(header.created_at_ms),
+        slots=tuple(group.slot for group in groups),
+        sequences=sum(len(group.completions) for group in groups),
+        header=signed.header,
+        signature=signed.signature,
+        data=data,
+    )

@@ -1,0 +1,319 @@
+"""The learner: rounds on the store, one after the other.
+
+    restore      newest checkpoint, and the store made to agree with it
+    each round   own groups -> outbox -> peers' groups, up to the step's size -> train -> commit -> checkpoint
+
+It meets the network half in the store only. A round is committed before its checkpoint is written:
+after a crash in between the round is undone (``LearnerStore.rewind``) and done again, so that no
+group is trained on twice in the lineage of any checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from ftis_node.config import NodeConfig
+from ftis_node.errors import StoreError, WireError
+from ftis_node.inbox.content import CheckedGroup
+from ftis_node.inbox.selection import Candidate, select
+from ftis_node.inbox.verify import Rejected
+from ftis_node.manifest import check_ceilings, parse_run
+from ftis_node.round import OWN, build_party, check, generate, train, training_group
+from ftis_node.round_report import RoundClock, build_report, describe
+from ftis_node.store.learner import GroupVerdict, LearnerStore, ReadyGroup, ReceivedRow
+from ftis_node.store.reports import RoundReport, Totals
+from ftis_node.store.schema import now_ms
+from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
+from ftis_node.training.collate import TrainingGroup
+from ftis_node.types import BatchName, LocalProfile, RolloutPayload, short_id
+from ftis_node.wire.codec import decode_batch, decode_header, decode_payload, encode_payload, split_payload
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+CHECKS_AT_ONCE = 64
+READY_LIMIT = 10_000
+
+
+class Learner:
+    """Owns the model, the learner's side of the store and the checkpoints of one home."""
+
+    def __init__(
+        self, home: Path, config: NodeConfig, *, protected: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._config = config
+        self._protected = protected
+        self._checkpoints = home / "checkpoints"
+        self._store = LearnerStore(home)
+        self._round = 0
+        self._activity("loading the model")
+        if config.training.torch_threads is not None:
+            torch.set_num_threads(config.training.torch_threads)
+        self._run = parse_run(self._store.run_manifest(), source="stored run manifest")
+        check_ceilings(self._run, config.ceilings)
+        self._peer_id = self._store.peer_id()
+        self._seed = self._store.settle_seed(config.training.seed, secrets.randbits(62))
+        self._party = build_party(self._run, config, seed=self._seed)
+        self._checked: dict[tuple[BatchName, int], CheckedGroup] = {}
+        self._totals = Totals()
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or not issubclass(kind, Exception):  # a stop, not a crash: no batch is to blame
+            self._store.release_unfinished()
+        self._store.close()
+
+    def run(self) -> None:
+        """Rounds until ``training.max_rounds``; without it, for ever."""
+        self._restore()
+        self._introduce()
+        last = self._config.training.max_rounds
+        while last is None or self._round < last:
+            self._round += 1
+            self._one_round()
+        self._activity(f"finished all {self._round} rounds")
+
+    def _one_round(self) -> None:
+        clock = RoundClock()
+        wanted = self._config.training.groups_per_step
+        own = self._own_groups(self._config.training.own_groups, clock)
+        peers = self._collect(wanted - len(own), clock)
+        if len(own) + len(peers) < wanted:
+            own = self._own_groups(wanted - len(peers), clock)
+        report = self._train(own, peers, clock)
+        last = self._round == self._config.training.max_rounds
+        if last or self._round % self._config.training.checkpoint_every == 0:
+            self._save()
+        log.info("%s", describe(report))
+
+    def _activity(self, text: str, *, until_ms: int | None = None) -> None:
+        self._store.put_activity(text, round_number=self._round, until_ms=until_ms)
+
+    # --- start ------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        for name in self._store.quarantine_repeated():
+            log.error("batch %s is quarantined: the learner ended twice while it worked on it", short_id(name))
+        restored = load_newest(self._checkpoints, model=self._party.loaded.model)
+        if restored is not None:
+            self._round = restored.progress.round_number
+            self._party.trainer.load_state_dict(restored.optimizer_state)
+        undone = self._store.rewind(self._round)
+        report = self._store.last_report()
+        if report is not None:
+            self._totals = report.totals
+        if restored is not None:
+            log.info("resumed after round %d; %d peers' groups used since then are free again", self._round, undone)
+
+    def _introduce(self) -> None:
+        model, vocabulary = self._party.loaded.model, self._party.loaded.vocabulary
+        parameters = sum(p.numel() for p in model.parameters())
+        trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        lora = f" with LoRA rank {self._config.lora.rank}" if self._config.lora.enabled else ""
+        name = self._config.model.name + lora
+        profile = LocalProfile(vocabulary.fingerprint, vocabulary.size)
+        self._store.put_profile(profile, model=name, parameters=parameters, trainable=trainable)
+        log.info("%s: %d parameters, %d of them trained, seed %d", name, parameters, trainable, self._seed)
+
+    # --- own groups -------------------------------------------------------------------------
+
+    def _own_groups(self, wanted: int, clock: RoundClock) -> list[TrainingGroup]:
+        """This round's own groups: those in the outbox already, and new ones up to ``wanted``.
+
+        They are used as they come out of the codec, so that everybody trains on the same numbers.
+        """
+        groups = self._read_outbox()
+        while len(groups) < wanted:
+            self._generate(wanted - len(groups), clock)
+            groups = self._read_outbox()
+        return groups
+
+    def _read_outbox(self) -> list[TrainingGroup]:
+        groups = []
+        for entry in self._store.own_payloads(self._round):
+            payload = decode_payload(entry.payload)
+            for index in range(len(payload.groups)):
+                checked = check(self._party, self._peer_id, entry.window, payload, index)
+                if isinstance(checked, Rejected):
+                    log.error("an own group fails the check and is not used: %s", checked.detail)
+                else:
+                    groups.append(training_group(self._party, checked, OWN))
+        return groups
+
+    def _generate(self, count: int, clock: RoundClock) -> None:
+        """Sample groups for the next free slots of the current window into the outbox."""
+        created_at_ms = now_ms()
+        window = self._run.window(created_at_ms)
+        first = self._store.next_slot(window)
+        slots = range(first, min(first + count, self._run.manifest.assignment.quota))
+        if not slots:
+            self._wait_for_window(window + 1, clock)
+            return
+        self._activity(f"generating {len(slots)} groups")
+        with clock.phase("generating"):
+            seed = _derived_seed(self._seed, self._round, window, first)
+            payload = generate(self._party, self._peer_id, window, slots, seed=seed)
+            parts = [(encode_payload(part), len(part.groups)) for part in split_payload(payload)]
+        clock.count_generated(payload)
+        self._store.add_outbox(
+            parts, round_number=self._round, created_at_ms=created_at_ms, window=window, next_slot=slots.stop
+        )
+
+    def _wait_for_window(self, window: int, clock: RoundClock) -> None:
+        begins_ms = self._run.window_begins_ms(window)
+        self._activity("waiting for new prompts: this window's quota is used up", until_ms=begins_ms)
+        log.info("this window's quota of prompts is used up; waiting %.0f s", (begins_ms - now_ms()) / 1000)
+        with clock.phase("waiting"):
+            time.sleep(max(0, begins_ms - now_ms()) / 1000)
+
+    # --- peers' groups ----------------------------------------------------------------------
+
+    def _collect(self, wanted: int, clock: RoundClock) -> list[ReadyGroup]:
+        """Peers' groups for this step: waits for them, but not past the timeout and not when alone."""
+        if wanted <= 0:
+            return []
+        self._expire()
+        timeout = self._config.training.collect_timeout
+        deadline = time.monotonic() + timeout
+        told, version = False, -1
+        chosen: list[ReadyGroup] = []
+        while True:
+            seen = self._store.data_version()
+            if seen != version:
+                version = seen
+                self._check_received(clock)
+                chosen = self._choose(wanted)
+            if len(chosen) >= wanted or time.monotonic() >= deadline or not self._store.connected_peers():
+                return chosen
+            if not told:
+                told = True
+                missing = f"waiting for {wanted - len(chosen)} of {wanted} peers' groups"
+                self._activity(missing, until_ms=now_ms() + int(timeout * 1000))
+            with clock.phase("waiting"):
+                time.sleep(POLL_SECONDS)
+
+    def _check_received(self, clock: RoundClock) -> None:
+        """Give every new batch its verdict, newest first."""
+        while rows := self._store.unchecked(CHECKS_AT_ONCE):
+            with clock.phase("scoring"):
+                for row in rows:
+                    self._check_batch(row, clock)
+
+    def _check_batch(self, row: ReceivedRow, clock: RoundClock) -> None:
+        self._store.claim([row.name])
+        payload, window, created_at_ms = self._open(row.data)
+        verdicts = []
+        for index, group in enumerate(payload.groups):
+            checked = check(self._party, row.author, window, payload, index)
+            if isinstance(checked, Rejected):
+                verdict = GroupVerdict(index, 0, "rejected", checked.reason.value, checked.detail)
+            elif not checked.same_tokenizer:
+                verdict = GroupVerdict(index, 0, "unusable", "foreign_tokenizer", "the author's tokenizer is another")
+            else:
+                self._checked[row.name, index] = checked
+                clock.count_received(len(group.completions))
+                verdict = GroupVerdict(index, len(group.completions), "accepted")
+            verdicts.append(verdict)
+        self._store.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
+
+    def _open(self, data: bytes) -> tuple[RolloutPayload, int, int]:
+        """A stored batch: its payload, its assignment window and when it was created (ms)."""
+        try:
+            batch = decode_batch(data)
+            header = decode_header(batch.header)
+            return decode_payload(batch.payload), self._run.window(header.created_at_ms), header.created_at_ms
+        except WireError as error:  # it was verified before it was stored
+            raise StoreError(f"the store holds a batch that can't be decoded: {error}") from error
+
+    def _choose(self, wanted: int) -> list[ReadyGroup]:
+        """Newest groups under the caps; of the batches that a crash made suspect, one at most."""
+        ready = self._store.ready(READY_LIMIT)
+        suspect = next((group.name for group in ready if group.suspect), None)
+        usable = {(g.name, g.group_index): g for g in ready if not g.suspect or g.name == suspect}
+        candidates = [
+            Candidate(
+                batch=group.name,
+                group_index=group.group_index,
+                author=group.author,
+                neighbour=group.delivered_by,
+                address_range=group.address_range,
+                received_at_ms=group.received_at_ms,
+                age=self._round - group.arrived_round,
+                author_groups=group.author_groups,
+            )
+            for group in usable.values()
+        ]
+        chosen = select(
+            candidates, wanted, groups_per_step=self._config.training.groups_per_step, caps=self._config.caps
+        )
+        return [usable[candidate.batch, candidate.group_index] for candidate in chosen]
+
+    def _expire(self) -> None:
+        oldest_ms = now_ms() - int(self._run.manifest.limits.max_age_seconds * 1000)
+        self._store.expire(oldest_live_ms=oldest_ms, oldest_round=self._round - self._config.caps.max_age_rounds)
+        live = {(group.name, group.group_index) for group in self._store.ready(READY_LIMIT)}
+        self._checked = {key: checked for key, checked in self._checked.items() if key in live}
+
+    def _load_peer_groups(self, chosen: list[ReadyGroup]) -> list[tuple[ReadyGroup, TrainingGroup]]:
+        """The chosen groups as the trainer takes them; one whose batch expired meanwhile is left out."""
+        groups = []
+        for ready in chosen:
+            checked = self._checked.get((ready.name, ready.group_index)) or self._check_again(ready)
+            if checked is not None:
+                groups.append((ready, training_group(self._party, checked, ready.author.hex())))
+        return groups
+
+    def _check_again(self, ready: ReadyGroup) -> CheckedGroup | None:
+        """After a restart the rewards of groups checked before are worked out anew."""
+        data = self._store.load(ready.name)
+        if data is None:
+            return None
+        payload, window, _ = self._open(data)
+        checked = check(self._party, ready.author, window, payload, ready.group_index)
+        return None if isinstance(checked, Rejected) else checked
+
+    # --- the step ---------------------------------------------------------------------------
+
+    def _train(self, own: list[TrainingGroup], chosen: list[ReadyGroup], clock: RoundClock) -> RoundReport:
+        self._store.claim([group.name for group in chosen])
+        peers = self._load_peer_groups(chosen)
+        self._activity(f"training on {len(own)} own and {len(peers)} peers' groups")
+        step = train(self._party, [*own, *(group for _, group in peers)])
+        sources = [None] * len(own) + [ready for ready, _ in peers]
+        report = build_report(self._round, step, clock, sources=sources, before=self._totals)
+        if step.skipped_reason is not None:
+            log.warning("round %d took no step: %s", self._round, step.skipped_reason)
+        self._totals = report.totals
+        forget_before = now_ms() - 2 * int(self._run.manifest.limits.max_age_seconds * 1000)
+        used = [(ready.name, ready.group_index) for ready in chosen]
+        self._store.finish_round(self._round, used, report, forget_before_ms=forget_before)
+        return report
+
+    def _save(self) -> None:
+        self._activity("writing a checkpoint")
+        with self._protected():
+            save_checkpoint(
+                self._checkpoints,
+                model=self._party.loaded.model,
+                optimizer_state=self._party.trainer.state_dict(),
+                progress=CheckpointProgress(round_number=self._round),
+            )
+
+
+def _derived_seed(*parts: int) -> int:
+    """A 63-bit seed for one generation, so that a repeated round samples the same completions."""
+    text = ",".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1

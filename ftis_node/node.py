@@ -1,0 +1,276 @@
+"""The network half: one asyncio process that keeps the node in the swarm. It imports no torch.
+
+start   lock the home, open the store, settle the run manifest, bind the port
+serve   dial peers, gossip, sign the learner's outbox, fold its verdicts, keep it alive
+stop    finish the current write, say goodbye, end the learner; a second signal ends at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from ftis_node import __version__
+from ftis_node.config import NodeConfig
+from ftis_node.errors import ConfigError
+from ftis_node.exchange import BatchExchange, DatabaseThread
+from ftis_node.identity import Identity, load_or_create_identity, lock_home
+from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
+from ftis_node.status.snapshot import read_status
+from ftis_node.store.network import NetworkStore
+from ftis_node.store.schema import now_ms
+from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
+from ftis_node.swarm.addresses import Address, parse_address
+from ftis_node.swarm.gossip import Gossip, Session
+from ftis_node.swarm.service import Self, SwarmService, fetch_run, keep_dialling, start_server
+from ftis_node.types import PeerId, RunId, short_id
+from ftis_node.wire.v1 import swarm_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+TRAFFIC_SECONDS = 5.0
+PRUNE_SECONDS = 30.0
+GOODBYE_SECONDS = 1.0
+MANIFEST_BACKOFF_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """What ``join`` was told beside the node's configuration."""
+
+    home: Path
+    run_file: Path | None
+    expected_run_id: RunId | None
+    log_level: str
+
+
+def run_node(options: NodeOptions, config: NodeConfig) -> int:
+    """Run a node until it is told to stop; returns the exit code. Raises FtisError on unusable input."""
+    with lock_home(options.home):
+        identity = load_or_create_identity(options.home)
+        store = NetworkStore(options.home)
+        database = DatabaseThread(store)
+        try:
+            return asyncio.run(_Node(options, config, identity, database).main())
+        finally:
+            database.close()
+
+
+class _Node:
+    def __init__(self, options: NodeOptions, config: NodeConfig, identity: Identity, database: DatabaseThread) -> None:
+        self._options = options
+        self._config = config
+        self._identity = identity
+        self._database = database
+        self._store = database.store
+        self._peers = [parse_address(text, source="--peers") for text in config.network.peers]
+        self._stop = asyncio.Event()
+        self._learner = LearnerProcess(options.home, config, options.log_level, self._report_learner)
+
+    async def main(self) -> int:
+        self._install_signals()
+        await self._database(self._store.all_disconnected)
+        await self._database(self._store.put, "peer_id", self._identity.peer_id)
+        run = await self._settle_run()
+        if run is None:
+            return 0
+        return await self._serve(run)
+
+    def _install_signals(self) -> None:
+        def on_signal(number: int) -> None:
+            if self._stop.is_set():
+                log.warning("second signal: ending at once")
+                self._learner.kill()
+                os._exit(128 + number)
+            log.info("stopping (a second signal ends at once)")
+            self._stop.set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal, number)
+
+    # --- the run manifest -------------------------------------------------------------------
+
+    async def _settle_run(self) -> Run | None:
+        """The stored manifest, the one given, or a peer's, in this order; None when stopped meanwhile."""
+        stored = await self._database(self._store.get, "manifest")
+        given = load_run(self._options.run_file) if self._options.run_file is not None else None
+        run = parse_run(stored, source=f"{self._options.home}: stored run manifest") if stored is not None else given
+        if run is not None and given is not None and run.run_id != given.run_id:
+            raise ConfigError(
+                f"--run {self._options.run_file}: is run {short_id(given.run_id)}, but this home belongs to run"
+                f" {short_id(run.run_id)}; use another --home for another run"
+            )
+        if run is None:
+            if not self._peers:
+                raise ConfigError("no run: give --run run.toml to start a swarm, or --peers host:port to join one")
+            run = await self._fetch_run()
+            if run is None:
+                return None
+        expected = self._options.expected_run_id
+        if expected is not None and run.run_id != expected:
+            raise ConfigError(f"--run-id: this home is in run {run.run_id.hex()}, expected was {expected.hex()}")
+        check_ceilings(run, self._config.ceilings)
+        await self._database(self._store.put, "manifest", run.data)
+        return run
+
+    async def _fetch_run(self) -> Run | None:
+        """Ask the peers in turn until one answers, backing off and saying so."""
+        wait = 0.5
+        while not self._stop.is_set():
+            for address in self._peers:
+                try:
+                    run = await fetch_run(address, self._options.expected_run_id)
+                except (TimeoutError, grpc.aio.AioRpcError) as error:
+                    log.info("%s does not answer: %s", address, type(error).__name__)
+                    continue
+                how = "as expected" if self._options.expected_run_id else "trusted on first use, and remembered"
+                log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
+                return run
+            names = ", ".join(str(peer) for peer in self._peers)
+            log.warning("waiting for the run manifest: none of %s answers; trying again in %.0f s", names, wait)
+            await self._sleep(wait)
+            wait = min(2 * wait, MANIFEST_BACKOFF_SECONDS)
+        return None
+
+    # --- serving ----------------------------------------------------------------------------
+
+    async def _serve(self, run: Run) -> int:
+        epoch = await self._database(self._store.next_epoch)
+        exchange = BatchExchange(self._database, run, self._identity, self._config.ceilings)
+        gossip = Gossip(exchange, self._identity.peer_id)
+        listen = parse_address(self._config.network.listen, source="network.listen", lowest_port=0)
+        own = Self(
+            self._identity.peer_id, run, __version__, self._config.model.name, self._config.network.advertise or ""
+        )
+        server, port = await start_server(SwarmService(own, gossip, self._status_json, self._connected), listen)
+        await self._database(self._store.put, "listening", Address(listen.host, port).target.encode())
+        log.info(
+            "node %s of run %r (%s) listens on %s",
+            short_id(own.peer_id), run.manifest.name, short_id(run.run_id), Address(listen.host, port).target,
+        )  # fmt: skip
+        log.info("others join with: ftis-node join --peers HOST:%d", port)
+        if not self._peers:
+            log.info("no peers given: training alone until one dials in")
+        learner = asyncio.create_task(self._learner.run())
+        background = [
+            asyncio.create_task(self._publish_forever(exchange, gossip, epoch)),
+            asyncio.create_task(self._traffic_forever(gossip)),
+            asyncio.create_task(self._prune_forever(exchange)),
+            *(
+                asyncio.create_task(
+                    keep_dialling(
+                        address, own, gossip, backoff_max=self._config.network.dial_backoff_max,
+                        report=self._report_dial, connected=self._connected,
+                    )
+                )
+                for address in self._peers
+            ),
+        ]  # fmt: skip
+        try:
+            return await self._until_stopped(learner, background)
+        finally:
+            await self._shut_down(gossip, server, learner, background)
+
+    async def _until_stopped(self, learner: asyncio.Task[int], background: list[asyncio.Task[None]]) -> int:
+        """Wait for a signal. A learner that can't work at all, or a bug, ends the node; a finished one doesn't."""
+        stop = asyncio.create_task(self._stop.wait())
+        waiting: set[asyncio.Task[int] | asyncio.Task[None] | asyncio.Task[bool]] = {stop, learner, *background}
+        while True:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a failed background task is a bug: end with its traceback
+            if stop in done:
+                return 0
+            if learner in done:
+                if learner.result() != EXIT_FINISHED:
+                    stop.cancel()
+                    return learner.result()
+                log.info("all rounds are done; the node goes on serving its peers until it is stopped")
+
+    async def _shut_down(
+        self, gossip: Gossip, server: grpc.aio.Server, learner: asyncio.Task[int], background: list[asyncio.Task[None]]
+    ) -> None:
+        await self._learner.stop()
+        for task in (learner, *background):
+            task.cancel()
+        await asyncio.gather(learner, *background, return_exceptions=True)
+        goodbyes = [self._say_goodbye(session) for session in list(gossip.sessions.values())]
+        await asyncio.gather(*goodbyes, return_exceptions=True)
+        await server.stop(grace=GOODBYE_SECONDS)
+        await self._database(self._store.all_disconnected)
+        log.info("stopped")
+
+    async def _say_goodbye(self, session: Session) -> None:
+        await asyncio.wait_for(session.stream.write(pb.Frame(goodbye=pb.Goodbye(reason="stopping"))), GOODBYE_SECONDS)
+        session.close("this node stops")
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but not past a stop."""
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+
+    # --- background work --------------------------------------------------------------------
+
+    async def _publish_forever(self, exchange: BatchExchange, gossip: Gossip, epoch: int) -> None:
+        """Sign and announce as soon as the learner commits; ``data_version`` makes polling cheap."""
+        seen = -1
+        while True:
+            version = await self._database(self._store.data_version)
+            if version != seen:
+                seen = version
+                while published := await exchange.publish_outbox(epoch):
+                    for name, size in published:
+                        gossip.announce(name, size)
+                while await exchange.fold_verdicts():
+                    pass
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _traffic_forever(self, gossip: Gossip) -> None:
+        while True:
+            await asyncio.sleep(TRAFFIC_SECONDS)
+            for session in list(gossip.sessions.values()):
+                await self._count_traffic(session)
+
+    async def _count_traffic(self, session: Session) -> None:
+        bytes_in, bytes_out = session.bytes_in, session.bytes_out
+        session.bytes_in = session.bytes_out = 0
+        await self._database(self._store.peer_traffic, session.neighbour.peer_id, bytes_in, bytes_out)
+
+    async def _prune_forever(self, exchange: BatchExchange) -> None:
+        while True:
+            await exchange.prune()
+            await asyncio.sleep(PRUNE_SECONDS)
+
+    # --- what others report -----------------------------------------------------------------
+
+    async def _connected(self, session: Session, connected: bool) -> None:
+        neighbour = session.neighbour
+        if connected:
+            await self._database(
+                self._store.peer_connected, neighbour.peer_id, address=neighbour.address,
+                direction=neighbour.direction, model=neighbour.model, version=neighbour.version,
+            )  # fmt: skip
+        else:
+            await self._count_traffic(session)
+            await self._database(self._store.peer_disconnected, neighbour.peer_id)
+
+    async def _report_dial(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
+        retry_at = None if retry_in is None else now_ms() + int(retry_in * 1000)
+        await self._database(self._store.dial_state, str(address), state, retry_at, peer)
+
+    async def _report_learner(self, state: str) -> None:
+        await self._database(self._store.put, "learner", state.encode())
+
+    async def _status_json(self) -> bytes:
+        status = await asyncio.to_thread(read_status, self._options.home)
+        return status.model_dump_json().encode()

@@ -1,0 +1,127 @@
+"""One party's round, without store and without socket: draw prompts, generate, check, train.
+
+The learner process and the simulation both call these, so that what is studied is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ftis_node.config import NodeConfig
+from ftis_node.inbox.content import CheckedGroup, check_group
+from ftis_node.inbox.verify import Rejected
+from ftis_node.manifest import Run
+from ftis_node.models import LoadedModel, load_model, render_prompt
+from ftis_node.rollout.engine import RolloutEngine
+from ftis_node.rollout.transformers import TransformersEngine
+from ftis_node.tasks.registry import check_task
+from ftis_node.tasks.task import Task
+from ftis_node.training.collate import TrainingGroup, TrainingSequence
+from ftis_node.training.trainer import StepReport, Trainer, default_learning_rate
+from ftis_node.types import FinishReason, Group, PeerId, RolloutPayload
+
+OWN = "own"
+
+
+@dataclass(frozen=True)
+class Party:
+    """A model with everything that it needs for rounds of one run."""
+
+    run: Run
+    config: NodeConfig
+    loaded: LoadedModel
+    engine: RolloutEngine
+    trainer: Trainer
+    tasks: Mapping[str, Task]
+
+
+def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
+    """Load the model and the tasks of a run. Raises ModelError, ConfigError."""
+    tasks = {spec.name: check_task(spec) for spec in run.manifest.tasks}
+    loaded = load_model(config.model, config.lora, seed=seed)
+    rate = config.training.learning_rate
+    return Party(
+        run=run,
+        config=config,
+        loaded=loaded,
+        engine=TransformersEngine(
+            loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=config.rollout.decode_rows
+        ),
+        trainer=Trainer(
+            loaded.model,
+            training=config.training,
+            ftis=config.ftis,
+            learning_rate=rate if rate is not None else default_learning_rate(lora=config.lora.enabled),
+            temperature=run.manifest.sampling.temperature,
+            pad_id=loaded.pad_id,
+        ),
+        tasks=tasks,
+    )
+
+
+def generate(party: Party, author: PeerId, window: int, slots: Sequence[int], *, seed: int) -> RolloutPayload:
+    """Sample one group for each assignment slot of this party."""
+    run, manifest = party.run, party.run.manifest
+    specs = [run.task_for_slot(slot) for slot in slots]
+    items = [
+        party.tasks[spec.name].item(run.assigned_index(author, window, slot))
+        for spec, slot in zip(specs, slots, strict=True)
+    ]
+    sampling = manifest.sampling.params()
+    completions = party.engine.generate(
+        [render_prompt(party.loaded, item.prompt) for item in items],
+        count=manifest.group_sizes[1],
+        sampling=sampling,
+        max_tokens=manifest.limits.completion_tokens,
+        seed=seed,
+    )
+    groups = zip(specs, slots, completions, strict=True)
+    return RolloutPayload(
+        model=party.config.model.name,
+        tokenizer_fingerprint=party.loaded.vocabulary.fingerprint,
+        eos_token_ids=party.loaded.vocabulary.eos_token_ids,
+        sampling=sampling,
+        groups=tuple(Group(spec.name, slot, tuple(members)) for spec, slot, members in groups),
+    )
+
+
+def check(party: Party, author: PeerId, window: int, payload: RolloutPayload, index: int) -> CheckedGroup | Rejected:
+    """Recompute everything about one group that can be computed here: item, text, rewards."""
+    return check_group(
+        payload.groups[index],
+        payload,
+        run=party.run,
+        author=author,
+        window=window,
+        vocabulary=party.loaded.vocabulary,
+        tasks=party.tasks,
+    )
+
+
+def training_group(party: Party, checked: CheckedGroup, origin: str) -> TrainingGroup:
+    """The trainer's view of a checked group; ``origin`` is ``"own"`` or the author's hex id."""
+    prompt_ids = render_prompt(party.loaded, checked.item.prompt)
+    return TrainingGroup(
+        origin=origin,
+        sequences=tuple(
+            TrainingSequence(
+                prompt_ids=prompt_ids,
+                completion_ids=completion.token_ids,
+                behavior_logprobs=completion.behavior_logprobs,
+                reward=reward,
+            )
+            for completion, reward in zip(checked.group.completions, checked.rewards, strict=True)
+        ),
+    )
+
+
+def train(party: Party, groups: Sequence[TrainingGroup]) -> StepReport:
+    """One F-TIS step on exactly these groups."""
+    return party.trainer.step(groups)
+
+
+def truncated_share(group: Group) -> float:
+    """Share of completions that ran into the token limit."""
+    cut = sum(completion.finish_reason is FinishReason.LENGTH for completion in group.completions)
+    return cut / len(group.completions)

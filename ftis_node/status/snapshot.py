@@ -1,0 +1,161 @@
+"""The state of one node as its store tells it, and what to think of it.
+
+``NodeStatus`` is the documented JSON of ``ftis-node health --json``. It is also what a peer answers,
+so it is parsed as hostile input: bounded, and unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ftis_node import __version__
+from ftis_node.identity import home_is_locked
+from ftis_node.manifest import parse_run
+from ftis_node.store.reader import StoreReader
+from ftis_node.store.reports import RoundReport
+from ftis_node.store.schema import now_ms
+
+STATUS_SCHEMA = 1
+LONGEST = 500
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PeerStatus(_Part):
+    peer_id: str = Field(max_length=64)
+    address: str | None = Field(max_length=200)
+    model: str = Field(max_length=100)
+    version: str = Field(max_length=40)
+    connected: bool
+    direction: str = Field(max_length=10)
+    last_contact_ms: int
+    bytes_in: int
+    bytes_out: int
+    accepted_groups: int
+    rejected_groups: int
+    banned_until_ms: int
+    ban_reason: str = Field(max_length=100)
+
+
+class DialStatus(_Part):
+    address: str = Field(max_length=300)
+    state: str = Field(max_length=300)
+    since_ms: int
+    retry_at_ms: int | None
+
+
+class RejectionStatus(_Part):
+    peer_id: str = Field(max_length=64)
+    reason: str = Field(max_length=100)
+    blame: str = Field(max_length=20)
+    count: int
+    detail: str = Field(max_length=300)
+
+
+class NodeStatus(_Part):
+    """All times are ms since the Unix epoch by the node's clock; ``at_ms`` is when this was read."""
+
+    schema_version: int = STATUS_SCHEMA
+    at_ms: int
+    version: str = Field(max_length=40)
+    peer_id: str = Field(max_length=64)
+    listening: str | None = Field(max_length=300)
+    run_id: str | None = Field(max_length=64)
+    run_name: str | None = Field(max_length=64)
+    daemon_running: bool
+    learner: str = Field(max_length=300)
+    model: str = Field(max_length=300)
+    parameters: int
+    trainable_parameters: int
+    round: int
+    activity: str = Field(max_length=300)
+    activity_since_ms: int | None
+    activity_until_ms: int | None
+    last_round_at_ms: int | None
+    last_round: RoundReport | None
+    inbox: dict[str, int]
+    published_batches: int
+    published_bytes: int
+    received_batches: int
+    received_bytes: int
+    peers: tuple[PeerStatus, ...] = Field(max_length=LONGEST)
+    dials: tuple[DialStatus, ...] = Field(max_length=LONGEST)
+    rejections: tuple[RejectionStatus, ...] = Field(max_length=LONGEST)
+
+
+class Level(enum.IntEnum):
+    """The value is the exit code of ``ftis-node health``."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    UNREACHABLE = 2
+
+
+def read_status(home: Path) -> NodeStatus:
+    """Read one home's store, whether or not its daemon runs. Raises StoreError when there is none."""
+    with StoreReader(home) as store:
+        manifest = store.network_state("manifest")
+        run = None if manifest is None else parse_run(manifest, source="stored run manifest")
+        activity, last, listening = store.activity(), store.last_round(), store.network_state("listening")
+        published, received = store.published(), store.received()
+        running = home_is_locked(home)
+        return NodeStatus(
+            at_ms=now_ms(),
+            version=__version__,
+            peer_id=(store.network_state("peer_id") or b"").hex(),
+            listening=None if listening is None or not running else listening.decode(),
+            run_id=None if run is None else run.run_id.hex(),
+            run_name=None if run is None else run.manifest.name,
+            daemon_running=running,
+            learner=(store.network_state("learner") or b"not started").decode() if running else "stopped",
+            model=(store.learner_state("model") or b"").decode(),
+            parameters=int(store.learner_state("parameters") or b"0"),
+            trainable_parameters=int(store.learner_state("trainable_parameters") or b"0"),
+            round=activity.round if activity is not None else 0,
+            activity=activity.activity if activity is not None else "starting",
+            activity_since_ms=activity.since_ms if activity is not None else None,
+            activity_until_ms=activity.until_ms if activity is not None else None,
+            last_round_at_ms=None if last is None else last[1],
+            last_round=None if last is None else last[0],
+            inbox=store.inbox_states(),
+            published_batches=published[0],
+            published_bytes=published[1],
+            received_batches=received[0],
+            received_bytes=received[1],
+            peers=tuple(
+                PeerStatus(
+                    peer_id=row.peer.hex(), **{k: getattr(row, k) for k in PeerStatus.model_fields if k != "peer_id"}
+                )
+                for row in store.peers()
+            ),
+            dials=tuple(
+                DialStatus(address=d.address, state=d.state, since_ms=d.since_ms, retry_at_ms=d.retry_at_ms)
+                for d in store.dials()
+            ),
+            rejections=tuple(
+                RejectionStatus(peer_id=r.peer.hex(), reason=r.reason, blame=r.blame, count=r.count, detail=r.detail)
+                for r in store.rejections()
+            ),
+        )
+
+
+def judge(status: NodeStatus) -> tuple[Level, list[str]]:
+    """How the node is, and every reason why it isn't better."""
+    if not status.daemon_running:
+        return Level.UNREACHABLE, ["no daemon runs on this home"]
+    reasons = []
+    if status.learner not in ("running", "finished"):
+        reasons.append(f"learner: {status.learner}")
+    reasons += [f"peer {dial.address}: {dial.state}" for dial in status.dials if not dial.state.startswith("connected")]
+    if status.dials and not any(peer.connected for peer in status.peers):
+        reasons.append("no peer is connected: training alone")
+    if status.last_round is not None and status.last_round.skipped_reason is not None:
+        reasons.append(f"round {status.last_round.round} took no step: {status.last_round.skipped_reason}")
+    if status.inbox.get("quarantined"):
+        reasons.append(f"{status.inbox['quarantined']} groups are quarantined: the learner ended twice while at them")
+    return (Level.DEGRADED if reasons else Level.HEALTHY), reasons

@@ -1,0 +1,311 @@
+"""The learner's side of the store: the unsigned outbox, claims, verdicts and progress.
+
+The checkpoint is the authority. ``rewind`` makes the tables agree with it after a crash: what was
+trained after the checkpoint is unused again, and groups already in the outbox are used rather than
+generated anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftis_node.errors import StoreError
+from ftis_node.store.reports import RoundReport
+from ftis_node.store.schema import now_ms, open_database, transaction
+from ftis_node.types import BatchName, LocalProfile, PeerId
+
+MAX_ATTEMPTS = 2
+KEPT_ROUNDS = 10_000
+KEPT_VERDICTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPayload:
+    """An outbox entry of this node, as the learner reads it back."""
+
+    id: int
+    created_at_ms: int
+    window: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedRow:
+    """A received batch that the learner hasn't looked into yet."""
+
+    name: BatchName
+    author: PeerId
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVerdict:
+    """What the content check found: ``outcome`` is ``accepted`` or ``rejected``."""
+
+    group_index: int
+    sequences: int
+    outcome: str
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyGroup:
+    """A checked group that may be trained on; ``suspect`` if an earlier attempt at it crashed."""
+
+    name: BatchName
+    group_index: int
+    author: PeerId
+    delivered_by: PeerId
+    address_range: str
+    received_at_ms: int
+    arrived_round: int
+    author_groups: int
+    suspect: bool
+
+
+class LearnerStore:
+    """Owned by the learner process."""
+
+    def __init__(self, home: Path) -> None:
+        self._db: sqlite3.Connection = open_database(home)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def data_version(self) -> int:
+        """Changes when the network half has committed something."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    # --- state ------------------------------------------------------------------------------
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._db.execute("INSERT OR REPLACE INTO learner_state VALUES (?, ?)", (key, value))
+
+    def put_profile(self, profile: LocalProfile, *, model: str, parameters: int, trainable: int) -> None:
+        """Tell the network half and ``health`` what is trained here."""
+        with transaction(self._db):
+            self._put("tokenizer_fingerprint", profile.tokenizer_fingerprint)
+            self._put("vocabulary_size", b"%d" % profile.vocabulary_size)
+            self._put("model", model.encode())
+            self._put("parameters", b"%d" % parameters)
+            self._put("trainable_parameters", b"%d" % trainable)
+
+    def put_activity(self, activity: str, *, round_number: int, until_ms: int | None = None) -> None:
+        """What the learner does or waits for from now on."""
+        value = {"activity": activity, "round": round_number, "since_ms": now_ms(), "until_ms": until_ms}
+        with transaction(self._db):
+            self._put("activity", json.dumps(value).encode())
+
+    def run_manifest(self) -> bytes:
+        """The run manifest that the network half settled on. Raises StoreError."""
+        return self._network_value("manifest")
+
+    def _network_value(self, key: str) -> bytes:
+        row = self._db.execute("SELECT value FROM network_state WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise StoreError(f"the store has no {key}: start the node with `ftis-node join`")
+        return bytes(row[0])
+
+    def peer_id(self) -> PeerId:
+        """Whose prompts are drawn here. Raises StoreError when the network half hasn't said yet."""
+        return PeerId(self._network_value("peer_id"))
+
+    def connected_peers(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM peers WHERE connected = 1").fetchone()[0])
+
+    def settle_seed(self, configured: int | None, fresh: int) -> int:
+        """The seed of this home: the configured one, else the one drawn at the first start."""
+        row = self._db.execute("SELECT value FROM learner_state WHERE key = 'seed'").fetchone()
+        seed = configured if configured is not None else int(bytes(row[0])) if row is not None else fresh
+        with transaction(self._db):
+            self._put("seed", b"%d" % seed)
+        return seed
+
+    # --- own groups -------------------------------------------------------------------------
+
+    def next_slot(self, window: int) -> int:
+        """The first slot of the window that isn't in the outbox yet."""
+        row = self._db.execute("SELECT max(next_slot) FROM outbox WHERE window = ?", (window,)).fetchone()
+        return int(row[0] or 0)
+
+    def add_outbox(
+        self,
+        payloads: Sequence[tuple[bytes, int]],
+        *,
+        round_number: int,
+        created_at_ms: int,
+        window: int,
+        next_slot: int,
+    ) -> None:
+        """Hand (payload, groups) over for signing; durable when this returns."""
+        with transaction(self._db):
+            self._db.executemany(
+                "INSERT INTO outbox (round, created_at_ms, window, next_slot, groups, payload)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                [(round_number, created_at_ms, window, next_slot, groups, payload) for payload, groups in payloads],
+            )
+
+    def own_payloads(self, round_number: int) -> list[OwnPayload]:
+        """What was generated for a round already, also before a crash."""
+        rows = self._db.execute(
+            "SELECT id, created_at_ms, window, payload FROM outbox WHERE round = ? ORDER BY id", (round_number,)
+        ).fetchall()
+        return [OwnPayload(int(row[0]), int(row[1]), int(row[2]), bytes(row[3])) for row in rows]
+
+    # --- peers' groups: claims and verdicts -------------------------------------------------
+
+    def unchecked(self, limit: int) -> list[ReceivedRow]:
+        """Received batches without verdicts, newest first."""
+        rows = self._db.execute(
+            "SELECT name, author, data FROM received r WHERE NOT EXISTS"
+            " (SELECT 1 FROM inbox_groups g WHERE g.name = r.name) ORDER BY created_at_ms DESC LIMIT ?",
+            (limit,),
+        ).fetchall()
+        return [ReceivedRow(BatchName(bytes(r[0])), PeerId(bytes(r[1])), bytes(r[2])) for r in rows]
+
+    def claim(self, names: Sequence[BatchName]) -> None:
+        """Note, durably, that work on these batches begins."""
+        with transaction(self._db):
+            self._db.executemany(
+                "INSERT INTO claims VALUES (?, 1, 1)"
+                " ON CONFLICT (name) DO UPDATE SET attempts = attempts + 1, open = 1",
+                [(name,) for name in set(names)],
+            )
+
+    def release(self, names: Sequence[BatchName]) -> None:
+        """The work ended without harm: the batches are beyond suspicion."""
+        with transaction(self._db):
+            self._db.executemany("DELETE FROM claims WHERE name = ?", [(name,) for name in set(names)])
+
+    def release_unfinished(self) -> None:
+        """A clean stop in the middle of work is nobody's fault."""
+        with transaction(self._db):
+            self._db.execute("DELETE FROM claims WHERE open = 1 AND attempts <= 1")
+            self._db.execute("UPDATE claims SET open = 0, attempts = attempts - 1 WHERE open = 1")
+
+    def quarantine_repeated(self) -> list[BatchName]:
+        """At start: set aside batches at which the learner has crashed ``MAX_ATTEMPTS`` times."""
+        with transaction(self._db):
+            rows = self._db.execute("SELECT name FROM claims WHERE attempts >= ?", (MAX_ATTEMPTS,)).fetchall()
+            names = [BatchName(bytes(row[0])) for row in rows]
+            for name in names:
+                self._quarantine(name)
+            self._db.execute("UPDATE claims SET open = 0")
+        return names
+
+    def _quarantine(self, name: BatchName) -> None:
+        received = self._db.execute(
+            "SELECT author, groups, created_at_ms FROM received WHERE name = ?", (name,)
+        ).fetchone()
+        self._db.execute("DELETE FROM claims WHERE name = ?", (name,))
+        if received is None:
+            return
+        for index in range(int(received[1])):
+            self._db.execute(
+                "INSERT INTO inbox_groups VALUES (?, ?, ?, 0, 'quarantined', 0, NULL, ?)"
+                " ON CONFLICT (name, group_index) DO UPDATE SET state = 'quarantined' WHERE state IN ('ready', 'used')",
+                (name, index, received[0], received[2]),
+            )
+            detail = f"the learner ended {MAX_ATTEMPTS} times while it worked on this batch"
+            self._add_verdict(name, PeerId(received[0]), GroupVerdict(index, 0, "rejected", "quarantined", detail))
+
+    def record_check(
+        self, row: ReceivedRow, verdicts: Sequence[GroupVerdict], *, round_number: int, created_at_ms: int
+    ) -> None:
+        """Commit the content check of one batch and end its claim."""
+        with transaction(self._db):
+            for verdict in verdicts:
+                state = "ready" if verdict.outcome == "accepted" else "rejected"
+                self._db.execute(
+                    "INSERT INTO inbox_groups VALUES (?, ?, ?, ?, ?, ?, NULL, ?)",
+                    (row.name, verdict.group_index, row.author, verdict.sequences, state, round_number, created_at_ms),
+                )
+                self._add_verdict(row.name, row.author, verdict)
+            self._db.execute("DELETE FROM claims WHERE name = ?", (row.name,))
+
+    def _add_verdict(self, name: BatchName, author: PeerId, verdict: GroupVerdict) -> None:
+        self._db.execute(
+            "INSERT INTO verdicts (name, group_index, author, outcome, reason, detail, at_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (name, verdict.group_index, author, verdict.outcome, verdict.reason, verdict.detail[:300], now_ms()),
+        )
+
+    # --- peers' groups: use -----------------------------------------------------------------
+
+    def ready(self, limit: int) -> list[ReadyGroup]:
+        """Groups that may be trained on, newest first."""
+        rows = self._db.execute(
+            "SELECT g.name, g.group_index, g.author, r.delivered_by, r.address_range, r.received_at_ms,"
+            " g.arrived_round, (SELECT count(*) FROM inbox_groups h"
+            "  WHERE h.author = g.author AND h.state IN ('ready', 'used', 'expired')),"
+            " EXISTS (SELECT 1 FROM claims c WHERE c.name = g.name)"
+            " FROM inbox_groups g JOIN received r ON r.name = g.name WHERE g.state = 'ready'"
+            " ORDER BY r.received_at_ms DESC, g.name, g.group_index LIMIT ?",
+            (limit,),
+        ).fetchall()
+        return [
+            ReadyGroup(
+                BatchName(bytes(r[0])), int(r[1]), PeerId(bytes(r[2])), PeerId(bytes(r[3])), str(r[4]),
+                int(r[5]), int(r[6]), int(r[7]), bool(r[8]),
+            )
+            for r in rows
+        ]  # fmt: skip
+
+    def load(self, name: BatchName) -> bytes | None:
+        row = self._db.execute("SELECT data FROM received WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def expire(self, *, oldest_live_ms: int, oldest_round: int) -> int:
+        """Give up ready groups that are too old by time or by rounds since arrival."""
+        with transaction(self._db):
+            cursor = self._db.execute(
+                "UPDATE inbox_groups SET state = 'expired' WHERE state = 'ready'"
+                " AND (created_at_ms < ? OR arrived_round < ?)",
+                (oldest_live_ms, oldest_round),
+            )
+        return cursor.rowcount
+
+    def finish_round(
+        self, round_number: int, used: Sequence[tuple[BatchName, int]], report: RoundReport, *, forget_before_ms: int
+    ) -> None:
+        """Commit a trained round: its groups are used, its claims end, its report is kept."""
+        with transaction(self._db):
+            self._db.executemany(
+                "UPDATE inbox_groups SET state = 'used', used_round = ? WHERE name = ? AND group_index = ?",
+                [(round_number, name, index) for name, index in used],
+            )
+            self._db.executemany("DELETE FROM claims WHERE name = ?", [(name,) for name in {n for n, _ in used}])
+            self._db.execute(
+                "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (round_number, now_ms(), report.model_dump_json())
+            )
+            self._forget(round_number, forget_before_ms)
+
+    def _forget(self, round_number: int, before_ms: int) -> None:
+        """Bound every table of this side."""
+        self._db.execute("DELETE FROM rounds WHERE round <= ?", (round_number - KEPT_ROUNDS,))
+        # A batch that the network half still holds must stay known here, or it would be trained twice.
+        self._db.execute(
+            "DELETE FROM inbox_groups WHERE created_at_ms < ? AND name NOT IN (SELECT name FROM received)", (before_ms,)
+        )
+        self._db.execute("DELETE FROM claims WHERE name NOT IN (SELECT name FROM received)")
+        self._db.execute("DELETE FROM outbox WHERE created_at_ms < ? AND round < ?", (before_ms, round_number))
+        self._db.execute("DELETE FROM verdicts WHERE id <= (SELECT max(id) FROM verdicts) - ?", (KEPT_VERDICTS,))
+
+    def rewind(self, round_number: int) -> int:
+        """Make the tables agree with a checkpoint of this round; returns how many groups are unused again."""
+        with transaction(self._db):
+            cursor = self._db.execute(
+                "UPDATE inbox_groups SET state = 'ready', used_round = NULL WHERE state = 'used' AND used_round > ?",
+                (round_number,),
+            )
+            self._db.execute("DELETE FROM rounds WHERE round > ?", (round_number,))
+        return cursor.rowcount
+
+    def last_report(self) -> RoundReport | None:
+        row = self._db.execute("SELECT report FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
+        return None if row is None else RoundReport.model_validate_json(row[0])

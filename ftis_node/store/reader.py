@@ -1,0 +1,132 @@
+"""Looking into a store without a side in it: health, the demo, tests. Works beside a running daemon."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from ftis_node.store.reports import RoundReport
+from ftis_node.store.schema import open_read_only
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the learner does or waits for, and since when (ms since the Unix epoch)."""
+
+    activity: str
+    round: int
+    since_ms: int
+    until_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    peer: bytes
+    address: str | None
+    model: str
+    version: str
+    connected: bool
+    direction: str
+    last_contact_ms: int
+    bytes_in: int
+    bytes_out: int
+    accepted_groups: int
+    rejected_groups: int
+    banned_until_ms: int
+    ban_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialRow:
+    address: str
+    state: str
+    since_ms: int
+    retry_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionRow:
+    peer: bytes
+    reason: str
+    blame: str
+    count: int
+    detail: str
+
+
+class StoreReader:
+    """Read-only view of one home's store. Raises StoreError when there is none."""
+
+    def __init__(self, home: Path) -> None:
+        self._db: sqlite3.Connection = open_read_only(home)
+
+    def __enter__(self) -> StoreReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._db.close()
+
+    def network_state(self, key: str) -> bytes | None:
+        row = self._db.execute("SELECT value FROM network_state WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def learner_state(self, key: str) -> bytes | None:
+        row = self._db.execute("SELECT value FROM learner_state WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def activity(self) -> Activity | None:
+        value = self.learner_state("activity")
+        if value is None:
+            return None
+        read = json.loads(value)
+        return Activity(read["activity"], read["round"], read["since_ms"], read["until_ms"])
+
+    def last_round(self) -> tuple[RoundReport, int] | None:
+        """The newest report and when it was written."""
+        row = self._db.execute("SELECT report, at_ms FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
+        return None if row is None else (RoundReport.model_validate_json(row[0]), int(row[1]))
+
+    def rounds(self, after: int = 0) -> list[RoundReport]:
+        rows = self._db.execute("SELECT report FROM rounds WHERE round > ? ORDER BY round", (after,)).fetchall()
+        return [RoundReport.model_validate_json(row[0]) for row in rows]
+
+    def peers(self) -> list[PeerRow]:
+        rows = self._db.execute(
+            "SELECT peer, address, model, version, connected, direction, last_contact_ms, bytes_in, bytes_out,"
+            " accepted_groups, rejected_groups, banned_until_ms, ban_reason FROM peers"
+            " ORDER BY connected DESC, last_contact_ms DESC LIMIT 500"
+        ).fetchall()
+        return [PeerRow(bytes(r[0]), r[1], r[2], r[3], bool(r[4]), *r[5:]) for r in rows]
+
+    def dials(self) -> list[DialRow]:
+        rows = self._db.execute("SELECT address, state, since_ms, retry_at_ms FROM dials ORDER BY address").fetchall()
+        return [DialRow(*row) for row in rows]
+
+    def rejections(self) -> list[RejectionRow]:
+        rows = self._db.execute(
+            "SELECT peer, reason, blame, count, detail FROM rejections ORDER BY count DESC LIMIT 500"
+        ).fetchall()
+        return [RejectionRow(bytes(r[0]), *r[1:]) for r in rows]
+
+    def inbox_states(self) -> dict[str, int]:
+        """Groups of peers by state: ready, used, rejected, expired, quarantined."""
+        return {
+            str(r[0]): int(r[1]) for r in self._db.execute("SELECT state, count(*) FROM inbox_groups GROUP BY state")
+        }
+
+    def published(self) -> tuple[int, int]:
+        """How many batches this node holds of its own, and their bytes on the wire."""
+        row = self._db.execute("SELECT count(*), coalesce(sum(length(data)), 0) FROM published").fetchone()
+        return int(row[0]), int(row[1])
+
+    def received(self) -> tuple[int, int]:
+        row = self._db.execute("SELECT count(*), coalesce(sum(length(data)), 0) FROM received").fetchone()
+        return int(row[0]), int(row[1])
+
+    def published_batches(self) -> list[bytes]:
+        """The encoded own batches, oldest first."""
+        return [bytes(r[0]) for r in self._db.execute("SELECT data FROM published ORDER BY epoch, sequence")]

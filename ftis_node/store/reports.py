@@ -1,0 +1,98 @@
+"""What a round reports: written by the learner, read by health, the demo and the metrics."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SequenceCounts(_Record):
+    """Sequences by what became of them, for one origin (own or peers).
+
+    ``arrived`` is generated for own sequences, received and accepted for peers' ones. ``trained``
+    counts those that contributed to the gradient; ``filtered`` those that the F-TIS filter dropped;
+    ``zero_advantage`` those of groups with equal rewards.
+    """
+
+    arrived: int = 0
+    trained: int = 0
+    filtered: int = 0
+    zero_advantage: int = 0
+
+    def plus(self, other: SequenceCounts) -> SequenceCounts:
+        return SequenceCounts(
+            arrived=self.arrived + other.arrived,
+            trained=self.trained + other.trained,
+            filtered=self.filtered + other.filtered,
+            zero_advantage=self.zero_advantage + other.zero_advantage,
+        )
+
+
+class PhaseSeconds(_Record):
+    """Where a round's wall-clock time went."""
+
+    generating: float = 0.0
+    scoring: float = 0.0
+    training: float = 0.0
+    waiting: float = 0.0
+    saving: float = 0.0
+
+    def plus(self, other: PhaseSeconds) -> PhaseSeconds:
+        return PhaseSeconds(
+            generating=self.generating + other.generating,
+            scoring=self.scoring + other.scoring,
+            training=self.training + other.training,
+            waiting=self.waiting + other.waiting,
+            saving=self.saving + other.saving,
+        )
+
+
+class Totals(_Record):
+    """Sums since the first round, as of the round that carries them."""
+
+    steps: int = 0
+    skipped_steps: int = 0
+    generated_tokens: int = 0
+    own: SequenceCounts = SequenceCounts()
+    peers: SequenceCounts = SequenceCounts()
+    seconds: PhaseSeconds = PhaseSeconds()
+
+
+class RoundReport(_Record):
+    """One finished round. Rewards are means over sequences; ``None`` where there was none."""
+
+    round: int
+    own_groups: int
+    peer_groups: int
+    stepped: bool
+    skipped_reason: str | None = None
+    loss: float | None = None
+    gradient_norm: float | None = None
+    own_reward: float | None = None
+    peer_reward: float | None = None
+    importance_weight: float | None = None
+    peer_divergence: float | None = None
+    own_logprob_mismatch: float | None = None
+    generated_tokens: int = 0
+    tokens_per_second: float | None = None
+    own: SequenceCounts = SequenceCounts()
+    peers: SequenceCounts = SequenceCounts()
+    seconds: PhaseSeconds = PhaseSeconds()
+    used_authors: dict[str, int] = Field(default_factory=dict)
+    totals: Totals = Totals()
+
+
+def add_to_totals(before: Totals, report: RoundReport) -> RoundReport:
+    """The report with ``totals`` brought forward from the round before."""
+    totals = Totals(
+        steps=before.steps + int(report.stepped),
+        skipped_steps=before.skipped_steps + int(not report.stepped),
+        generated_tokens=before.generated_tokens + report.generated_tokens,
+        own=before.own.plus(report.own),
+        peers=before.peers.plus(report.peers),
+        seconds=before.seconds.plus(report.seconds),
+    )
+    return report.model_copy(update={"totals": totals})

@@ -1,0 +1,160 @@
+"""The tables, and opening the database file.
+
+WAL lets one side read while the other writes; ``synchronous = FULL`` makes every commit survive a
+power failure, because batches are signed and acknowledged on the strength of it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ftis_node.errors import HomeError, StoreError
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_SECONDS = 20.0
+STORE_FILE = "store.sqlite3"
+
+NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs", "ceph", "lustre"})
+
+NETWORK_TABLES = """
+CREATE TABLE IF NOT EXISTS network_state (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS received (
+    name BLOB PRIMARY KEY, author BLOB NOT NULL, delivered_by BLOB NOT NULL, address_range TEXT NOT NULL,
+    created_at_ms INTEGER NOT NULL, received_at_ms INTEGER NOT NULL, window INTEGER NOT NULL,
+    groups INTEGER NOT NULL, sequences INTEGER NOT NULL, data BLOB NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS received_by_age ON received (created_at_ms);
+CREATE TABLE IF NOT EXISTS received_slots (
+    author BLOB NOT NULL, window INTEGER NOT NULL, slot INTEGER NOT NULL, keep_until_ms INTEGER NOT NULL,
+    PRIMARY KEY (author, window, slot)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS seen (
+    name BLOB PRIMARY KEY, author BLOB NOT NULL, epoch INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    header BLOB NOT NULL, signature BLOB NOT NULL, keep_until_ms INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS seen_by_sequence ON seen (author, epoch, sequence);
+CREATE TABLE IF NOT EXISTS published (
+    name BLOB PRIMARY KEY, outbox_id INTEGER NOT NULL UNIQUE, epoch INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    created_at_ms INTEGER NOT NULL, data BLOB NOT NULL, UNIQUE (epoch, sequence)
+) STRICT;
+CREATE TABLE IF NOT EXISTS rejections (
+    peer BLOB NOT NULL, reason TEXT NOT NULL, blame TEXT NOT NULL, count INTEGER NOT NULL, last_ms INTEGER NOT NULL,
+    detail TEXT NOT NULL, PRIMARY KEY (peer, reason, blame)
+) STRICT;
+CREATE TABLE IF NOT EXISTS peers (
+    peer BLOB PRIMARY KEY, address TEXT, model TEXT NOT NULL DEFAULT '', version TEXT NOT NULL DEFAULT '',
+    connected INTEGER NOT NULL DEFAULT 0, direction TEXT NOT NULL DEFAULT '',
+    first_contact_ms INTEGER NOT NULL, last_contact_ms INTEGER NOT NULL,
+    bytes_in INTEGER NOT NULL DEFAULT 0, bytes_out INTEGER NOT NULL DEFAULT 0,
+    accepted_groups INTEGER NOT NULL DEFAULT 0, rejected_groups INTEGER NOT NULL DEFAULT 0,
+    banned_until_ms INTEGER NOT NULL DEFAULT 0, ban_reason TEXT NOT NULL DEFAULT '', ban_proof BLOB
+) STRICT;
+CREATE TABLE IF NOT EXISTS dials (
+    address TEXT PRIMARY KEY, state TEXT NOT NULL, since_ms INTEGER NOT NULL, retry_at_ms INTEGER, peer BLOB
+) STRICT;
+"""
+
+LEARNER_TABLES = """
+CREATE TABLE IF NOT EXISTS learner_state (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS outbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, round INTEGER NOT NULL, created_at_ms INTEGER NOT NULL,
+    window INTEGER NOT NULL, next_slot INTEGER NOT NULL, groups INTEGER NOT NULL, payload BLOB NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS outbox_by_round ON outbox (round);
+CREATE INDEX IF NOT EXISTS outbox_by_window ON outbox (window);
+CREATE TABLE IF NOT EXISTS claims (name BLOB PRIMARY KEY, attempts INTEGER NOT NULL, open INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS inbox_groups (
+    name BLOB NOT NULL, group_index INTEGER NOT NULL, author BLOB NOT NULL, sequences INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('ready', 'used', 'rejected', 'expired', 'quarantined')),
+    arrived_round INTEGER NOT NULL, used_round INTEGER, created_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (name, group_index)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS inbox_by_state ON inbox_groups (state);
+CREATE TABLE IF NOT EXISTS verdicts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name BLOB NOT NULL, group_index INTEGER NOT NULL, author BLOB NOT NULL,
+    outcome TEXT NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL, at_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, report TEXT NOT NULL) STRICT;
+"""
+
+
+def now_ms() -> int:
+    """Wall-clock time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def open_database(home: Path) -> sqlite3.Connection:
+    """Open (or make) the store for one side. Raises StoreError, HomeError."""
+    refuse_network_filesystem(home)
+    path = home / STORE_FILE
+    try:
+        database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, SCHEMA_VERSION):
+            raise StoreError(
+                f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION});"
+                " use the software version that wrote it, or start with a new --home"
+            )
+        with transaction(database):
+            for statement in (NETWORK_TABLES + LEARNER_TABLES).split(";"):
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: can't be opened: {error}") from error
+    path.chmod(0o600)
+    return database
+
+
+def open_read_only(home: Path) -> sqlite3.Connection:
+    """Open the store for looking only; works beside a running daemon and without one."""
+    path = home / STORE_FILE
+    if not path.exists():
+        raise StoreError(f"{path}: there is no store here; has a node been started with this --home?")
+    try:
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: can't be read: {error}") from error
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
+    return database
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. IMMEDIATE, so that two writers wait for each other instead of failing halfway."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")
+
+
+def refuse_network_filesystem(home: Path) -> None:
+    """WAL needs shared memory between processes of one machine; network filesystems corrupt it."""
+    kind = _filesystem_of(home.resolve())
+    if kind in NETWORK_FILESYSTEMS:
+        raise HomeError(f"{home}: lies on a network filesystem ({kind}); use a local disk for --home")
+
+
+def _filesystem_of(path: Path) -> str:
+    mounts = Path("/proc/self/mountinfo")
+    if not mounts.exists():  # not Linux: nothing is known, and nothing is refused
+        return ""
+    best, kind = "", ""
+    for line in mounts.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        mount_point = before.split()[4].replace("\\040", " ")
+        # A later line for the same mount point hides the earlier one.
+        if path.is_relative_to(mount_point) and len(mount_point) >= len(best):
+            best, kind = mount_point, after.split()[0]
+    return kind

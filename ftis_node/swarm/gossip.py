@@ -1,0 +1,324 @@
+"""Announce, then pull: how batches spread from neighbour to neighbour.
+
+One bidirectional stream per neighbour carries everything. A session announces what the node holds,
+asks for what it lacks, newest first and within a budget, and takes chunks only of what it asked
+for. Every table here is bounded, and every wait has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from ftis_node.errors import WireError
+from ftis_node.swarm import frames
+from ftis_node.types import BatchName, PeerId, short_id
+from ftis_node.wire.limits import CHUNK_BYTES
+from ftis_node.wire.v1 import swarm_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+COALESCE_SECONDS = 0.2
+PING_SECONDS = 10.0
+SILENCE_SECONDS = 35.0
+WRITE_SECONDS = 30.0
+WANT_SECONDS = 30.0
+WANTS_PER_NEIGHBOUR = 32
+OFFERS_PER_NEIGHBOUR = 20_000
+UPLOADS_PER_NEIGHBOUR = 4_096
+CONTROL_FRAMES = 256
+
+
+class Stream(Protocol):
+    """Either end of an Exchange call, as gRPC gives it."""
+
+    async def read(self) -> pb.Frame: ...
+
+    async def write(self, frame: pb.Frame) -> None: ...
+
+
+class Exchange(Protocol):
+    """What gossip asks of the node that it works for."""
+
+    async def live(self) -> list[tuple[BatchName, int]]:
+        """Name and size of every batch that may be passed on, newest first."""
+        ...
+
+    async def unknown(self, names: list[BatchName]) -> set[BatchName]:
+        """Those that the node has never seen."""
+        ...
+
+    async def load(self, name: BatchName) -> bytes | None:
+        """The encoded batch."""
+        ...
+
+    async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
+        """Verify and keep what a neighbour sent; whether it may be passed on."""
+        ...
+
+    async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
+        """A neighbour broke the protocol."""
+        ...
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Who is at the other end of a session. ``direction`` is ``out`` if this node dialled."""
+
+    peer_id: PeerId
+    direction: str
+    address: str
+    address_range: str
+    model: str
+    version: str
+
+
+class Session:
+    """The state of one neighbour's stream."""
+
+    def __init__(self, neighbour: Neighbour, stream: Stream) -> None:
+        self.neighbour = neighbour
+        self.stream = stream
+        self.offers: OrderedDict[BatchName, int] = OrderedDict()
+        self.incoming: dict[BatchName, bytearray] = {}
+        self.asked: dict[BatchName, tuple[int, float]] = {}  # size, deadline
+        self.uploads: deque[BatchName] = deque()
+        self.announcements: OrderedDict[BatchName, int] = OrderedDict()
+        self.control: deque[pb.Frame] = deque()
+        self.wake = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.close_reason = ""
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def close(self, reason: str) -> None:
+        if not self.closed.is_set():
+            self.close_reason = reason
+            self.closed.set()
+            self.wake.set()
+
+    def send(self, frame: pb.Frame) -> None:
+        if len(self.control) >= CONTROL_FRAMES:
+            raise WireError(f"more than {CONTROL_FRAMES} answers wait for a neighbour that doesn't read them")
+        self.control.append(frame)
+        self.wake.set()
+
+
+class Gossip:
+    """All sessions of a node, and which batch is asked of whom."""
+
+    def __init__(self, exchange: Exchange, own_id: PeerId) -> None:
+        self._exchange = exchange
+        self._own_id = own_id
+        self.sessions: dict[PeerId, Session] = {}
+        self._asked_of: dict[BatchName, Session] = {}
+
+    def announce(self, name: BatchName, size: int) -> None:
+        """Tell every neighbour that doesn't hold the batch, as far as is known."""
+        for session in self.sessions.values():
+            if name not in session.offers:
+                session.announcements[name] = size
+                session.wake.set()
+
+    def admit(self, session: Session) -> bool:
+        """Take a session in, or refuse it as the second one with the same peer.
+
+        Of two streams after a simultaneous dial the one that the smaller peer id opened stays, so
+        that both ends decide alike. A second stream in the same direction replaces the first, which
+        is dead without knowing it yet.
+        """
+        peer = session.neighbour.peer_id
+        old = self.sessions.get(peer)
+        if old is not None and old.neighbour.direction != session.neighbour.direction:
+            keep_direction = "out" if self._own_id < peer else "in"
+            if session.neighbour.direction != keep_direction:
+                return False
+        if old is not None:
+            old.close("replaced by a newer connection")
+        self.sessions[peer] = session
+        return True
+
+    async def run(self, session: Session) -> str:
+        """Serve an admitted session until it ends; returns why it ended."""
+        tasks = [
+            asyncio.create_task(coroutine)
+            for coroutine in (self._read(session), self._write(session), self._tick(session), session.closed.wait())
+        ]
+        try:
+            for name, size in await self._exchange.live():
+                session.announcements.setdefault(name, size)
+            session.wake.set()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                    session.close(_explain(error))
+                    if isinstance(error, WireError):
+                        await self._exchange.fault(session.neighbour, "malformed", str(error))
+                    elif not isinstance(error, (TimeoutError, grpc.RpcError, asyncio.InvalidStateError, EOFError)):
+                        log.error("session with %s failed", short_id(session.neighbour.peer_id), exc_info=error)
+        finally:
+            session.close("ended")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._forget(session)
+        return session.close_reason
+
+    def _forget(self, session: Session) -> None:
+        if self.sessions.get(session.neighbour.peer_id) is session:
+            del self.sessions[session.neighbour.peer_id]
+        for name in session.asked:
+            self._asked_of.pop(name, None)
+        session.asked.clear()
+        session.incoming.clear()
+        for other in self.sessions.values():
+            self._ask(other)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    async def _read(self, session: Session) -> None:
+        while True:
+            frame = await asyncio.wait_for(session.stream.read(), SILENCE_SECONDS)
+            if frame is frames.EOF:
+                raise EOFError
+            session.bytes_in += frame.ByteSize()
+            match frame.WhichOneof("kind"):
+                case "have":
+                    await self._on_have(session, frame.have)
+                case "want":
+                    self._on_want(session, frame.want)
+                case "chunk":
+                    await self._on_chunk(session, frame.chunk)
+                case "ping":
+                    session.send(pb.Frame(pong=pb.Pong(nonce=frame.ping.nonce)))
+                case "pong":
+                    pass  # reading it was the point: the silence timer starts anew
+                case "goodbye":
+                    session.close(f"the peer left: {frame.goodbye.reason[:80]}")
+                    return
+                case kind:
+                    raise WireError(f"a frame of kind {kind!r} has no place here")
+
+    async def _on_have(self, session: Session, have: pb.Have) -> None:
+        offered = frames.read_have(have)
+        unknown = await self._exchange.unknown([name for name, _ in offered])
+        for name, size in offered:
+            if name in unknown:
+                session.offers[name] = size
+                session.announcements.pop(name, None)
+        while len(session.offers) > OFFERS_PER_NEIGHBOUR:
+            session.offers.popitem(last=False)
+        self._ask(session)
+
+    def _on_want(self, session: Session, want: pb.Want) -> None:
+        names = frames.read_names(want.names)
+        if len(session.uploads) + len(names) > UPLOADS_PER_NEIGHBOUR:
+            raise WireError(f"more than {UPLOADS_PER_NEIGHBOUR} batches are asked for at once")
+        session.uploads.extend(names)
+        session.wake.set()
+
+    async def _on_chunk(self, session: Session, chunk: pb.Chunk) -> None:
+        name = BatchName(chunk.name)
+        if name not in session.asked:
+            return  # asked for, given up at its deadline, and late: costs nothing but the bytes
+        size, _ = session.asked[name]
+        data = session.incoming.setdefault(name, bytearray())
+        if chunk.offset != len(data) or len(chunk.data) > CHUNK_BYTES or len(data) + len(chunk.data) > size:
+            raise WireError("a chunk doesn't continue the batch that was announced")
+        data += chunk.data
+        if not chunk.last:
+            return
+        self._drop(session, name)
+        if len(data) == 0:
+            session.offers.pop(name, None)
+        elif len(data) != size:
+            raise WireError(f"a batch of {len(data)} bytes came instead of the announced {size}")
+        else:
+            kept = await self._exchange.deliver(name, bytes(data), session.neighbour)
+            for other in self.sessions.values():
+                holds = other.offers.pop(name, None) is not None
+                if kept and not holds and other is not session:
+                    other.announcements[name] = size
+                    other.wake.set()
+        self._ask(session)
+
+    def _drop(self, session: Session, name: BatchName) -> None:
+        session.asked.pop(name, None)
+        session.incoming.pop(name, None)
+        self._asked_of.pop(name, None)
+
+    def _ask(self, session: Session) -> None:
+        """Ask for the newest offers that are asked of nobody, as far as the budget goes."""
+        room = WANTS_PER_NEIGHBOUR - len(session.asked)
+        if room <= 0:
+            return
+        deadline = asyncio.get_running_loop().time() + WANT_SECONDS
+        names = []
+        for name in reversed(session.offers):
+            if name not in self._asked_of:
+                names.append(name)
+                if len(names) == room:
+                    break
+        for name in names:
+            session.asked[name] = (session.offers[name], deadline)
+            self._asked_of[name] = session
+        if names:
+            session.send(frames.want_frame(names))
+
+    async def _tick(self, session: Session) -> None:
+        """Keep the stream alive, and ask another neighbour for what this one doesn't deliver."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            session.send(pb.Frame(ping=pb.Ping(nonce=int(loop.time() * 1000))))
+            late = [name for name, (_, deadline) in session.asked.items() if deadline < loop.time()]
+            for name in late:
+                self._drop(session, name)
+                session.offers.pop(name, None)
+            if late:
+                log.info("%s did not deliver %d batches in time", short_id(session.neighbour.peer_id), len(late))
+                for other in self.sessions.values():
+                    self._ask(other)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    async def _write(self, session: Session) -> None:
+        """Control frames first, then announcements, then one chunk at a time."""
+        chunks: Iterator[pb.Frame] = iter(())
+        while True:
+            if session.control:
+                await self._send(session, session.control.popleft())
+            elif (chunk := next(chunks, None)) is not None:
+                await self._send(session, chunk)
+            elif session.announcements:
+                await asyncio.sleep(COALESCE_SECONDS)  # more may come; one frame for all of them
+                batches = list(session.announcements.items())
+                session.announcements.clear()
+                for frame in frames.have_frames(batches):
+                    await self._send(session, frame)
+            elif session.uploads:
+                name = session.uploads.popleft()
+                chunks = iter(frames.chunk_frames(name, await self._exchange.load(name)))
+            else:
+                session.wake.clear()
+                await session.wake.wait()
+
+    async def _send(self, session: Session, frame: pb.Frame) -> None:
+        await asyncio.wait_for(session.stream.write(frame), WRITE_SECONDS)
+        session.bytes_out += frame.ByteSize()
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no word for {SILENCE_SECONDS:.0f} s"
+    if isinstance(error, EOFError):
+        return "the peer closed the connection"
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"connection lost: {error.code().name.lower()}"
+    return str(error) or type(error).__name__

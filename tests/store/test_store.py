@@ -1,0 +1,277 @@
+"""The store: what is acknowledged stays, each side writes its own tables, the checkpoint is the authority."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftis_node.errors import StoreError
+from ftis_node.store import schema
+from ftis_node.store.learner import GroupVerdict, LearnerStore, ReceivedRow
+from ftis_node.store.network import NetworkStore, ReceivedBatch
+from ftis_node.store.reader import StoreReader
+from ftis_node.store.reports import RoundReport
+from ftis_node.types import BatchName, PeerId
+
+ALICE = PeerId(b"a" * 32)
+BOB = PeerId(b"b" * 32)
+FAR = 2**60
+
+
+def batch(number: int, *, author: PeerId = ALICE, sequence: int | None = None, slots: tuple[int, ...] = (0, 1)):
+    return ReceivedBatch(
+        name=BatchName(number.to_bytes(32, "big")),
+        author=author,
+        epoch=1,
+        sequence=number if sequence is None else sequence,
+        created_at_ms=schema.now_ms(),
+        window=number,
+        slots=slots,
+        sequences=4,
+        header=b"header %d" % number,
+        signature=b"signature %d" % number,
+        data=b"x" * 100,
+    )
+
+
+def accept(store: NetworkStore, item: ReceivedBatch, max_bytes: int = 10_000) -> None:
+    store.accept(item, delivered_by=BOB, address_range="10.0.0.0/24", keep_until_ms=FAR, max_bytes=max_bytes)
+
+
+def row_of(item: ReceivedBatch) -> ReceivedRow:
+    return ReceivedRow(item.name, item.author, item.data)
+
+
+def check_all(store: LearnerStore, item: ReceivedBatch, round_number: int = 1) -> None:
+    store.claim([item.name])
+    verdicts = [GroupVerdict(index, 2, "accepted") for index in range(len(item.slots))]
+    store.record_check(row_of(item), verdicts, round_number=round_number, created_at_ms=item.created_at_ms)
+
+
+def report(round_number: int) -> RoundReport:
+    return RoundReport(round=round_number, own_groups=1, peer_groups=1, stepped=True)
+
+
+@pytest.fixture
+def sides(tmp_path: Path):
+    network, learner = NetworkStore(tmp_path), LearnerStore(tmp_path)
+    yield network, learner
+    network.close()
+    learner.close()
+
+
+def test_epochs_grow_even_when_the_clock_stands_still(sides, monkeypatch) -> None:
+    network, _ = sides
+    monkeypatch.setattr("ftis_node.store.network.now_ms", lambda: 1000)
+    assert [network.next_epoch() for _ in range(3)] == [1000, 1001, 1002]
+
+
+def test_every_outbox_entry_is_published_once_with_the_next_sequence_number(sides) -> None:
+    network, learner = sides
+    for round_number in (1, 2):
+        learner.add_outbox([(b"p", 1)], round_number=round_number, created_at_ms=5, window=0, next_slot=round_number)
+    sequences = []
+    for entry in network.unsigned(10):
+
+        def seal(sequence: int) -> tuple[BatchName, bytes]:
+            sequences.append(sequence)
+            return BatchName(bytes([sequence]) * 32), b"data"
+
+        network.publish(entry, 7, seal)
+    assert sequences == [0, 1]
+    assert network.unsigned(10) == []
+
+
+def test_a_failed_signature_uses_up_no_sequence_number(sides) -> None:
+    network, learner = sides
+    learner.add_outbox([(b"p", 1)], round_number=1, created_at_ms=5, window=0, next_slot=1)
+    (entry,) = network.unsigned(10)
+
+    def broken(sequence: int) -> tuple[BatchName, bytes]:
+        raise RuntimeError(f"power failure at {sequence}")
+
+    with pytest.raises(RuntimeError, match="at 0"):
+        network.publish(entry, 7, broken)
+    assert network.unsigned(10) == [entry]
+    network.publish(entry, 7, lambda sequence: (BatchName(bytes([sequence]) * 32), b"d"))
+    assert network.get("sequence") == b"0"
+
+
+def test_a_sighting_tells_names_other_headers_and_slots(sides) -> None:
+    network, _ = sides
+    first = batch(1)
+    accept(network, first)
+    again = network.sighting(first.name, ALICE, 1, 1, 1)
+    assert again.name_seen
+    assert again.other_header is None
+    assert again.used_slots == {0, 1}
+    twin = network.sighting(BatchName(b"t" * 32), ALICE, 1, 1, 1)
+    assert not twin.name_seen
+    assert (twin.other_header, twin.other_signature) == (first.header, first.signature)
+    assert network.sighting(BatchName(b"o" * 32), BOB, 1, 1, 1).other_header is None
+    assert network.unknown([first.name, BatchName(b"n" * 32)]) == {b"n" * 32}
+
+
+def test_what_was_seen_is_known_after_a_restart(tmp_path) -> None:
+    first = NetworkStore(tmp_path)
+    accept(first, batch(1))
+    first.close()
+    second = NetworkStore(tmp_path)
+    assert second.sighting(batch(1).name, ALICE, 1, 1, 1).name_seen
+    second.close()
+
+
+def test_the_store_has_a_size(sides) -> None:
+    network, _ = sides
+    accept(network, batch(1), max_bytes=150)
+    with pytest.raises(StoreError, match="holds 100 bytes"):
+        accept(network, batch(2), max_bytes=150)
+    assert network.unknown([batch(2).name]) == {batch(2).name}
+
+
+def test_a_group_is_ready_then_used_once(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    assert [row.name for row in learner.unchecked(10)] == [batch(1).name]
+    check_all(learner, batch(1))
+    assert learner.unchecked(10) == []
+    first, second = learner.ready(10)
+    assert (first.author, first.delivered_by, first.author_groups, first.suspect) == (ALICE, BOB, 2, False)
+    learner.finish_round(2, [(first.name, first.group_index)], report(2), forget_before_ms=0)
+    assert learner.ready(10) == [second]
+
+
+def test_a_rewind_frees_what_was_used_after_the_checkpoint(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    check_all(learner, batch(1))
+    first, second = learner.ready(10)
+    learner.finish_round(2, [(first.name, first.group_index)], report(2), forget_before_ms=0)
+    learner.finish_round(3, [(second.name, second.group_index)], report(3), forget_before_ms=0)
+    assert learner.rewind(2) == 1
+    assert learner.ready(10) == [second]
+    last = learner.last_report()
+    assert last is not None
+    assert last.round == 2
+
+
+def test_a_used_group_stays_known_as_long_as_its_batch_is_held(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    check_all(learner, batch(1))
+    used = [(group.name, group.group_index) for group in learner.ready(10)]
+    learner.finish_round(2, used, report(2), forget_before_ms=FAR)
+    assert learner.unchecked(10) == []  # forgotten too early, it would be trained on again
+
+
+def test_a_batch_that_crashes_the_learner_twice_is_quarantined(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    for _ in range(2):  # two starts, each ending in a crash during the check
+        assert learner.quarantine_repeated() == []
+        learner.claim([batch(1).name])
+    assert learner.quarantine_repeated() == [batch(1).name]
+    assert learner.unchecked(10) == []
+    assert learner.ready(10) == []
+    verdicts = network.fold_verdicts(10)
+    assert [verdict.reason for verdict in verdicts] == ["quarantined", "quarantined"]
+    assert network.fold_verdicts(10) == []
+
+
+def test_a_crash_in_training_makes_a_batch_suspect_and_a_clean_stop_does_not(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    check_all(learner, batch(1))
+    learner.claim([batch(1).name])
+    learner.release_unfinished()
+    assert not any(group.suspect for group in learner.ready(10))
+    learner.claim([batch(1).name])
+    learner.quarantine_repeated()  # the next start, after a crash
+    assert all(group.suspect for group in learner.ready(10))
+    learner.claim([batch(1).name])
+    learner.release_unfinished()  # a clean stop takes back its own claim only
+    assert all(group.suspect for group in learner.ready(10))
+    learner.finish_round(2, [(batch(1).name, 0)], report(2), forget_before_ms=0)
+    assert not any(group.suspect for group in learner.ready(10))
+
+
+def test_ready_groups_expire_by_time_and_by_rounds(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    check_all(learner, batch(1), round_number=3)
+    assert learner.expire(oldest_live_ms=0, oldest_round=3) == 0
+    assert learner.expire(oldest_live_ms=0, oldest_round=4) == 2
+    assert learner.ready(10) == []
+
+
+def test_slots_go_on_where_the_outbox_ends(sides) -> None:
+    _, learner = sides
+    assert learner.next_slot(5) == 0
+    learner.add_outbox([(b"p", 3)], round_number=1, created_at_ms=5, window=5, next_slot=3)
+    assert learner.next_slot(5) == 3
+    assert learner.next_slot(6) == 0
+
+
+def test_old_batches_are_pruned_and_memories_kept_until_their_time(sides) -> None:
+    network, _ = sides
+    accept(network, batch(1))
+    network.prune(oldest_live_ms=FAR)
+    assert network.load(batch(1).name) is None
+    assert network.sighting(batch(1).name, ALICE, 1, 1, 1).name_seen
+
+
+def test_bans_end(sides) -> None:
+    network, _ = sides
+    network.ban(ALICE, until_ms=schema.now_ms() + 10_000, reason="equivocation", proof=b"proof")
+    assert network.is_banned(ALICE)
+    network.ban(ALICE, until_ms=schema.now_ms() - 1, reason="equivocation", proof=b"proof")
+    assert not network.is_banned(ALICE)
+
+
+def test_another_version_and_garbage_are_refused(tmp_path) -> None:
+    NetworkStore(tmp_path).close()
+    database = sqlite3.connect(tmp_path / schema.STORE_FILE)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(StoreError, match="schema 99"):
+        NetworkStore(tmp_path)
+    with pytest.raises(StoreError, match="schema 99"):
+        StoreReader(tmp_path)
+    (tmp_path / schema.STORE_FILE).write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="can't be opened"):
+        NetworkStore(tmp_path)
+
+
+def test_no_store_is_said_plainly(tmp_path) -> None:
+    with pytest.raises(StoreError, match="there is no store here"):
+        StoreReader(tmp_path)
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from ftis_node.store.learner import LearnerStore
+store = LearnerStore(Path(sys.argv[1]))
+for number in range(1, 100_000):
+    store.add_outbox([(b"p" * 1000, 1)], round_number=number, created_at_ms=5, window=0, next_slot=number)
+    print(number, flush=True)
+"""
+
+
+def test_what_was_acknowledged_before_sigkill_is_there(tmp_path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    for _ in range(50):
+        acknowledged = int(writer.stdout.readline())
+    os.kill(writer.pid, signal.SIGKILL)
+    rest = writer.stdout.read().split("\n")
+    writer.stdout.close()
+    writer.wait()
+    acknowledged = max([acknowledged, *(int(line) for line in rest[:-1] if line)])
+    learner = LearnerStore(tmp_path)
+    assert learner.next_slot(0) >= acknowledged
+    learner.close()
