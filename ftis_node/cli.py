@@ -59,6 +59,7 @@ def join(
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
     ] = None,
     log_level: LogLevelOption = "info",
+    until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
 ) -> None:
     """Run one node in the foreground: train, and exchange samples with peers."""
     from ftis_node.commands.join import JoinOptions, run_join
@@ -73,6 +74,7 @@ def join(
         listen=listen,
         overrides=tuple(set_ or ()),
         log_level=log_level,
+        until_stdin_closes=until_stdin_closes,
     )
     raise typer.Exit(run_join(options))
 

@@ -49,6 +49,7 @@ class NodeOptions:
     run_file: Path | None
     expected_run_id: RunId | None
     log_level: str
+    until_stdin_closes: bool = False
 
 
 def run_node(options: NodeOptions, config: NodeConfig) -> int:
@@ -95,6 +96,13 @@ class _Node:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal, number)
+        if self._options.until_stdin_closes:  # started by a program that wants no orphans
+            loop.add_reader(0, self._read_lifeline)
+
+    def _read_lifeline(self) -> None:
+        if not os.read(0, 4096):
+            asyncio.get_running_loop().remove_reader(0)
+            self._stop.set()
 
     # --- the run manifest -------------------------------------------------------------------
 

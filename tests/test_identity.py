@@ -42,7 +42,10 @@ def test_signatures_hold_for_their_domain_and_data_only() -> None:
 def test_a_second_daemon_on_the_same_home_is_refused(tmp_path) -> None:
     with lock_home(tmp_path):
         assert home_is_locked(tmp_path)
-        script = f"from ftis_node.identity import lock_home; lock_home(__import__('pathlib').Path({str(tmp_path)!r})).__enter__()"
+        script = (
+            "import pathlib; from ftis_node.identity import lock_home;"
+            f"lock_home(pathlib.Path({str(tmp_path)!r})).__enter__()"
+        )
         second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert second.returncode != 0
         assert "another node (process" in second.stderr

@@ -31,6 +31,7 @@ class JoinOptions:
     listen: str | None = None
     overrides: tuple[str, ...] = ()
     log_level: str = "info"
+    until_stdin_closes: bool = False
 
 
 def run_join(options: JoinOptions) -> int:
@@ -42,7 +43,14 @@ def run_join(options: JoinOptions) -> int:
     run_file = options.run_file
     if run_file is None and (options.home / "run.toml").exists():
         run_file = options.home / "run.toml"
-    return run_node(NodeOptions(options.home, run_file, parse_run_id(options.run_id), options.log_level), config)
+    node = NodeOptions(
+        home=options.home,
+        run_file=run_file,
+        expected_run_id=parse_run_id(options.run_id),
+        log_level=options.log_level,
+        until_stdin_closes=options.until_stdin_closes,
+    )
+    return run_node(node, config)
 
 
 def settle_config(options: JoinOptions) -> NodeConfig:

@@ -184,7 +184,7 @@ async def keep_dialling(
             reason = str(error)
             backoff = backoff_max
         except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            reason = "does not answer" if not isinstance(error, WireError) else str(error)
+            reason = str(error) if isinstance(error, WireError) else "does not answer"
         if asyncio.get_running_loop().time() - started > RECHECK_SECONDS:
             backoff = FIRST_BACKOFF_SECONDS  # it was a good connection
         wait = backoff * random.uniform(0.7, 1.3)
@@ -198,7 +198,7 @@ async def _dial(
     address: Address, own: Self, gossip: Gossip, report: ReportDial, connected: Connected
 ) -> tuple[str, PeerId]:
     async with open_channel(address) as channel:
-        await asyncio.wait_for(channel.channel_ready(), HANDSHAKE_SECONDS)
+        await asyncio.wait_for(_ready(channel), HANDSHAKE_SECONDS)
         call: Stream = rpc.SwarmStub(channel).Exchange()
         await asyncio.wait_for(call.write(own.hello()), HANDSHAKE_SECONDS)
         first = await asyncio.wait_for(call.read(), HANDSHAKE_SECONDS)
@@ -209,6 +209,14 @@ async def _dial(
             raise Refused(f"peer {short_id(neighbour.peer_id)} answers instead of {short_id(address.peer_id)}")
         await report(address, "connected", None, neighbour.peer_id)
         return await serve(Session(neighbour, call), gossip, connected), neighbour.peer_id
+
+
+async def _ready(channel: grpc.aio.Channel) -> None:
+    """Wait for the connection; unlike ``channel_ready`` a refusal ends the wait at once."""
+    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            raise WireError("can't be reached")
+        await channel.wait_for_state_change(state)
 
 
 async def fetch_run(address: Address, expected: RunId | None) -> Run:

@@ -1,0 +1,342 @@
+"""Gossip between real gRPC servers on loopback; what they hold is a dictionary instead of a store."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ftis_node.manifest import Run, parse_run
+from ftis_node.swarm import gossip as gossip_module
+from ftis_node.swarm.addresses import Address, address_range, parse_address
+from ftis_node.swarm.gossip import Gossip, Neighbour, Session
+from ftis_node.swarm.service import (
+    Self,
+    SwarmService,
+    fetch_run,
+    fetch_status,
+    keep_dialling,
+    open_channel,
+    start_server,
+)
+from ftis_node.types import BatchName, PeerId, RunId
+from ftis_node.wire.limits import MAX_BATCH_BYTES
+from ftis_node.wire.v1 import swarm_pb2 as pb
+from ftis_node.wire.v1 import swarm_pb2_grpc as rpc
+
+TASK = f'[[tasks]]\nname = "addition"\nsize = 1000\ndata_hash = "{"0" * 64}"\n'
+RUN = parse_run(f'name = "test"\n{TASK}'.encode(), source="run.toml")
+OTHER_RUN = parse_run(f'name = "other"\n{TASK}'.encode(), source="run.toml")
+
+
+def name_of(data: bytes) -> BatchName:
+    return BatchName(hashlib.sha256(data).digest())
+
+
+class Node:
+    """A real server and real dialers around a dictionary of batches."""
+
+    def __init__(self, number: int, run: Run = RUN) -> None:
+        self.peer_id = PeerId(bytes([number]) * 32)
+        self.batches: dict[BatchName, bytes] = {}
+        self.deliveries: list[BatchName] = []
+        self.faults: list[str] = []
+        self.dials: list[str] = []
+        self.gossip = Gossip(self, self.peer_id)
+        self.own = Self(self.peer_id, run, "1", "tiny", "")
+        self.port = 0
+
+    async def live(self) -> list[tuple[BatchName, int]]:
+        return [(name, len(data)) for name, data in self.batches.items()]
+
+    async def unknown(self, names: list[BatchName]) -> set[BatchName]:
+        return {name for name in names if name not in self.batches}
+
+    async def load(self, name: BatchName) -> bytes | None:
+        return self.batches.get(name)
+
+    async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
+        self.deliveries.append(name)
+        if name_of(data) != name:
+            self.faults.append("another batch than announced")
+            return False
+        self.batches[name] = data
+        return True
+
+    async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
+        self.faults.append(detail)
+
+    def publish(self, data: bytes) -> BatchName:
+        name = name_of(data)
+        self.batches[name] = data
+        self.gossip.announce(name, len(data))
+        return name
+
+    async def _connected(self, session: Session, connected: bool) -> None:
+        pass
+
+    async def _status(self) -> bytes:
+        return b'{"state": "fine"}'
+
+    async def _report_dial(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
+        self.dials.append(state)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, *dial: "Node") -> AsyncIterator["Node"]:
+        service = SwarmService(self.own, self.gossip, self._status, self._connected)
+        server, self.port = await start_server(service, Address("127.0.0.1", self.port))
+        try:
+            async with self.dialling(*dial):
+                yield self
+        finally:
+            await server.stop(grace=0)
+
+    @contextlib.asynccontextmanager
+    async def dialling(self, *peers: "Node") -> AsyncIterator[None]:
+        dialers = [
+            asyncio.create_task(
+                keep_dialling(
+                    Address("127.0.0.1", node.port), self.own, self.gossip,
+                    backoff_max=0.2, report=self._report_dial, connected=self._connected,
+                )
+            )
+            for node in peers
+        ]  # fmt: skip
+        try:
+            yield
+        finally:
+            for task in dialers:
+                task.cancel()
+            await asyncio.gather(*dialers, return_exceptions=True)
+
+
+async def until(condition, what: str, seconds: float = 20.0) -> None:
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.02)
+
+    try:
+        await asyncio.wait_for(poll(), seconds)
+    except TimeoutError:
+        pytest.fail(f"still not after {seconds:.0f} s: {what}")
+
+
+@contextlib.asynccontextmanager
+async def raw_stream(node: Node, hello: pb.Frame | None = None):
+    """Mallory's own client: speaks frames by hand."""
+    async with open_channel(Address("127.0.0.1", node.port)) as channel:
+        call = rpc.SwarmStub(channel).Exchange()
+        if hello is not None:
+            await call.write(hello)
+        yield call
+        call.cancel()
+
+
+MALLORY = Self(PeerId(b"m" * 32), RUN, "1", "tiny", "")
+
+
+def test_a_batch_reaches_everybody_through_a_node_in_the_middle() -> None:
+    async def scenario() -> None:
+        middle, left, right = Node(1), Node(2), Node(3)
+        async with middle.serving(), left.serving(middle), right.serving(middle):
+            before = left.publish(b"made before anybody was connected")
+            await until(lambda: before in right.batches, "a batch from before the connection")
+            large = left.publish(bytes(range(256)) * 3000)
+            await until(lambda: large in right.batches, "a batch of many chunks")
+            back = right.publish(b"the other way")
+            await until(lambda: back in left.batches, "a batch the other way")
+            assert right.batches[large] == left.batches[large]
+            assert sorted(right.deliveries) == sorted([before, large])  # each payload came once
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_comes_back_gets_what_it_missed() -> None:
+    async def scenario() -> None:
+        stays, leaves = Node(1), Node(2)
+        async with stays.serving():
+            async with leaves.serving(stays):
+                await until(lambda: leaves.gossip.sessions, "the first connection")
+            missed = stays.publish(b"published meanwhile")
+            async with leaves.serving(stays):
+                await until(lambda: missed in leaves.batches, "the missed batch")
+
+    asyncio.run(scenario())
+
+
+def test_a_dialer_outlives_a_peer_that_is_not_there_yet() -> None:
+    async def scenario() -> None:
+        late, dialer = Node(1), Node(2)
+        async with late.serving():
+            pass  # takes a port and leaves
+        async with dialer.serving(late):
+            await until(lambda: dialer.dials, "a failed dial", seconds=30)
+            async with late.serving():
+                await until(lambda: late.peer_id in dialer.gossip.sessions, "the connection", seconds=30)
+        assert "can't be reached" in dialer.dials
+
+    asyncio.run(scenario())
+
+
+def test_both_dial_each_other_and_one_session_stays() -> None:
+    async def scenario() -> None:
+        first, second = Node(1), Node(2)
+        async with first.serving(), second.serving(), first.dialling(second), second.dialling(first):
+            await until(lambda: first.gossip.sessions and second.gossip.sessions, "a connection")
+            await asyncio.sleep(0.5)
+            name = first.publish(b"once")
+            await until(lambda: name in second.batches, "a batch")
+            assert second.deliveries == [name]
+            assert first.gossip.sessions[second.peer_id].neighbour.direction == "out"
+            assert second.gossip.sessions[first.peer_id].neighbour.direction == "in"
+
+    asyncio.run(scenario())
+
+
+def test_a_stranger_to_the_run_is_told_why() -> None:
+    async def scenario() -> None:
+        node, stranger = Node(1), Node(2, run=OTHER_RUN)
+        async with node.serving(), stranger.serving(node):
+            await until(lambda: stranger.dials, "a refusal")
+            assert "the peer is in run" in stranger.dials[0]
+            assert not node.gossip.sessions
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (pb.Frame(have=pb.Have(names=b"x" * 33, sizes=b"\0" * 4)), "33 bytes of names"),
+        (pb.Frame(have=pb.Have(names=b"x" * 32, sizes=b"\0" * 3)), "3 bytes of sizes"),
+        (pb.Frame(have=pb.Have(names=b"x" * 32, sizes=b"\xff" * 4)), f"1 to {MAX_BATCH_BYTES} are allowed"),
+        (pb.Frame(want=pb.Want(names=b"x")), "1 bytes of names"),
+        (pb.Frame(), "has no place here"),
+        (MALLORY.hello(), "has no place here"),
+    ],
+)
+def test_mallory_breaks_the_protocol_and_only_her_session_ends(frame: pb.Frame, expected: str) -> None:
+    async def scenario() -> None:
+        node, honest = Node(1), Node(2)
+        async with node.serving(), honest.serving(node), raw_stream(node, MALLORY.hello()) as mallory:
+            await until(lambda: len(node.gossip.sessions) == 2, "both connections")
+            await mallory.write(frame)
+            await until(lambda: node.faults, "a fault")
+            assert expected in node.faults[0]
+            await until(lambda: len(node.gossip.sessions) == 1, "the end of mallory's session")
+            name = honest.publish(b"still served")
+            await until(lambda: name in node.batches, "an honest batch")
+
+    asyncio.run(scenario())
+
+
+def test_mallory_sends_other_bytes_than_she_announced() -> None:
+    async def scenario() -> None:
+        node = Node(1)
+        async with node.serving(), raw_stream(node, MALLORY.hello()) as mallory:
+            await mallory.read()
+            name = name_of(b"good")
+            await mallory.write(pb.Frame(have=pb.Have(names=name, sizes=(4).to_bytes(4, "little"))))
+            assert (await mallory.read()).want.names == name
+            await mallory.write(pb.Frame(chunk=pb.Chunk(name=name, data=b"too much", last=True)))
+            await until(lambda: node.faults, "a fault")
+            assert "doesn't continue the batch" in node.faults[0]
+            assert not node.batches
+
+    asyncio.run(scenario())
+
+
+def test_mallory_pushes_what_nobody_asked_for() -> None:
+    async def scenario() -> None:
+        node = Node(1)
+        async with node.serving(), raw_stream(node, MALLORY.hello()) as mallory:
+            await mallory.read()
+            await mallory.write(pb.Frame(chunk=pb.Chunk(name=name_of(b"x"), data=b"x", last=True)))
+            await mallory.write(pb.Frame(ping=pb.Ping(nonce=7)))
+            assert (await mallory.read()).pong.nonce == 7
+            assert not node.deliveries
+
+    asyncio.run(scenario())
+
+
+def test_mallory_announces_and_never_delivers_so_the_batch_is_asked_of_another(monkeypatch) -> None:
+    monkeypatch.setattr(gossip_module, "WANT_SECONDS", 0.3)
+    monkeypatch.setattr(gossip_module, "PING_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        node, honest = Node(1), Node(2)
+        data = b"wanted by all"
+        async with node.serving(), raw_stream(node, MALLORY.hello()) as mallory:
+            await mallory.write(pb.Frame(have=pb.Have(names=name_of(data), sizes=len(data).to_bytes(4, "little"))))
+            await until(lambda: node.gossip.sessions and next(iter(node.gossip.sessions.values())).asked, "a want")
+            async with honest.serving(node):
+                honest.publish(data)
+                await until(lambda: name_of(data) in node.batches, "the batch from the honest node")
+
+    asyncio.run(scenario())
+
+
+def test_silent_connections_end(monkeypatch) -> None:
+    monkeypatch.setattr(gossip_module, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(gossip_module, "PING_SECONDS", 60.0)
+
+    async def scenario() -> None:
+        node = Node(1)
+        async with node.serving(), raw_stream(node, MALLORY.hello()):
+            await until(lambda: node.gossip.sessions, "the connection")
+            await until(lambda: not node.gossip.sessions, "its end")
+
+    asyncio.run(scenario())
+
+
+def test_manifest_and_status_can_be_asked_for() -> None:
+    async def scenario() -> None:
+        node = Node(1)
+        async with node.serving():
+            address = Address("127.0.0.1", node.port)
+            assert (await fetch_run(address, None)).run_id == RUN.run_id
+            with pytest.raises(Exception, match="--run-id"):
+                await fetch_run(address, RunId(b"x" * 32))
+            assert await fetch_status(address) == b'{"state": "fine"}'
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_said_plainly() -> None:
+    async def scenario() -> None:
+        first, second = Node(1), Node(2)
+        async with first.serving():
+            second.port = first.port
+            with pytest.raises(Exception, match="is the port in use"):
+                async with second.serving():
+                    pass
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("text", ["host", "host:", "host:0", "host:70000", "http://host:1", "zz@host:1", "::1:5", ""])
+def test_bad_addresses_are_refused_with_the_form_that_is_allowed(text: str) -> None:
+    with pytest.raises(Exception, match=r"--peers: .*(host:port|from 1 to 65535)"):
+        parse_address(text, source="--peers")
+
+
+def test_addresses_with_and_without_a_peer_id() -> None:
+    assert parse_address("example.org:47100", source="x") == Address("example.org", 47100)
+    assert parse_address("[::1]:5", source="x").target == "[::1]:5"
+    address = parse_address(f"{'ab' * 32}@10.0.0.1:5", source="x")
+    assert address.peer_id == bytes.fromhex("ab" * 32)
+    assert parse_address(str(address), source="x") == address
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("ipv4:10.1.2.3:5555", "10.1.2.0/24"),
+        ("ipv6:%5B2001:db8:1:2::3%5D:5555", "2001:db8:1::/48"),
+        ("ipv6:[::ffff:10.1.2.3]:5", "10.1.2.0/24"),
+        ("unix:", "unknown"),
+    ],
+)
+def test_address_ranges(peer: str, expected: str) -> None:
+    assert address_range(peer) == expected
