@@ -115,6 +115,9 @@ class TrainingConfig(Section):
         le=86_400,
         description="seconds to wait for peers' groups before generating the missing ones",
     )
+    start_peers: int = Field(
+        default=0, ge=0, le=1000, description="peers that the first round waits for, within collect_timeout"
+    )
     learning_rate: float | None = Field(default=None, gt=0, le=1, description="1e-6, with LoRA 1e-4, if not set")
     advantage_norm: AdvantageNorm = Field(default="std", description="divide advantages by the group's std, or none")
     update_epochs: int = Field(default=1, ge=1, le=16, description="optimizer steps on the same batch")

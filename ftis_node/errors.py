@@ -36,3 +36,7 @@ class WireError(FtisError):
 
 class CheckpointError(FtisError):
     """A checkpoint that can't be read back."""
+
+
+class RolloutError(FtisError):
+    """Generation that gives nothing usable."""

@@ -22,9 +22,9 @@ from types import TracebackType
 import torch
 
 from ftis_node.config import NodeConfig
-from ftis_node.errors import StoreError, WireError
+from ftis_node.errors import RolloutError, StoreError, WireError
 from ftis_node.inbox.content import CheckedGroup
-from ftis_node.inbox.selection import Candidate, select
+from ftis_node.inbox.selection import Candidate, Source, attainable, select
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import check_ceilings, parse_run
 from ftis_node.round import OWN, build_party, check, generate, train, training_group
@@ -34,14 +34,18 @@ from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.store.schema import now_ms
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
 from ftis_node.training.collate import TrainingGroup
+from ftis_node.training.trainer import StepReport
 from ftis_node.types import BatchName, LocalProfile, RolloutPayload, short_id
-from ftis_node.wire.codec import decode_batch, decode_header, decode_payload, encode_payload, split_payload
+from ftis_node.wire.codec import decode_batch, decode_header, decode_payload, split_payload
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 CHECKS_AT_ONCE = 64
 READY_LIMIT = 10_000
+MISMATCH_ALARM = 0.05
+LOG_SECONDS = 2.0
+GENERATIONS_IN_VAIN = 3
 
 
 class Learner:
@@ -65,6 +69,7 @@ class Learner:
         self._party = build_party(self._run, config, seed=self._seed)
         self._checked: dict[tuple[BatchName, int], CheckedGroup] = {}
         self._totals = Totals()
+        self._logged_at = -LOG_SECONDS
 
     def __enter__(self) -> Learner:
         return self
@@ -97,7 +102,15 @@ class Learner:
         last = self._round == self._config.training.max_rounds
         if last or self._round % self._config.training.checkpoint_every == 0:
             self._save()
-        log.info("%s", describe(report))
+        self._log_round(report)
+
+    def _log_round(self, report: RoundReport) -> None:
+        """One line per round, but not more often than people can read."""
+        if time.monotonic() - self._logged_at >= LOG_SECONDS or report.round == self._config.training.max_rounds:
+            self._logged_at = time.monotonic()
+            log.info("%s", describe(report))
+        else:
+            log.debug("%s", describe(report))
 
     def _activity(self, text: str, *, until_ms: int | None = None) -> None:
         self._store.put_activity(text, round_number=self._round, until_ms=until_ms)
@@ -136,9 +149,16 @@ class Learner:
         They are used as they come out of the codec, so that everybody trains on the same numbers.
         """
         groups = self._read_outbox()
+        vain = 0
         while len(groups) < wanted:
-            self._generate(wanted - len(groups), clock)
+            before = len(groups)
+            self._generate(wanted - before, clock)
             groups = self._read_outbox()
+            vain = vain + 1 if len(groups) == before else 0
+            if vain == GENERATIONS_IN_VAIN:
+                raise RolloutError(
+                    f"{vain} generations in a row gave no group that can be used: the model's weights may be damaged"
+                )
         return groups
 
     def _read_outbox(self) -> list[TrainingGroup]:
@@ -165,9 +185,10 @@ class Learner:
         self._activity(f"generating {len(slots)} groups")
         with clock.phase("generating"):
             seed = _derived_seed(self._seed, self._round, window, first)
-            payload = generate(self._party, self._peer_id, window, slots, seed=seed)
-            parts = [(encode_payload(part), len(part.groups)) for part in split_payload(payload)]
-        clock.count_generated(payload)
+            payload, stats = generate(self._party, self._peer_id, window, slots, seed=seed)
+            parts = list(split_payload(payload))
+        clock.generation.append(stats)
+        clock.generated_sequences += sum(len(group.completions) for group in payload.groups)
         self._store.add_outbox(
             parts, round_number=self._round, created_at_ms=created_at_ms, window=window, next_slot=slots.stop
         )
@@ -182,7 +203,7 @@ class Learner:
     # --- peers' groups ----------------------------------------------------------------------
 
     def _collect(self, wanted: int, clock: RoundClock) -> list[ReadyGroup]:
-        """Peers' groups for this step: waits for them, but not past the timeout and not when alone."""
+        """Peers' groups for this step: waits for them while that can help, but not past the timeout."""
         if wanted <= 0:
             return []
         self._expire()
@@ -196,14 +217,27 @@ class Learner:
                 version = seen
                 self._check_received(clock)
                 chosen = self._choose(wanted)
-            if len(chosen) >= wanted or time.monotonic() >= deadline or not self._store.connected_peers():
+            missing = self._in_sight(wanted) - len(chosen)
+            if missing <= 0 or time.monotonic() >= deadline:
                 return chosen
             if not told:
                 told = True
-                missing = f"waiting for {wanted - len(chosen)} of {wanted} peers' groups"
-                self._activity(missing, until_ms=now_ms() + int(timeout * 1000))
+                text = f"waiting for {missing} peers' groups"
+                self._activity(text, until_ms=now_ms() + int(timeout * 1000))
             with clock.phase("waiting"):
                 time.sleep(POLL_SECONDS)
+
+    def _in_sight(self, wanted: int) -> int:
+        """How many groups peers can give to this step under the caps, judged by who was heard from lately."""
+        training = self._config.training
+        since_ms = now_ms() - int(training.collect_timeout * 1000)
+        rows = self._store.sources(since_ms)
+        if self._round == 1 and len(rows) < training.start_peers:
+            return wanted
+        if not self._store.connected_peers():
+            return 0
+        sources = [Source(row.author, row.delivered_by, row.address_range, row.author_groups) for row in rows]
+        return attainable(sources, wanted, groups_per_step=training.groups_per_step, caps=self._config.caps)
 
     def _check_received(self, clock: RoundClock) -> None:
         """Give every new batch its verdict, newest first."""
@@ -224,7 +258,7 @@ class Learner:
                 verdict = GroupVerdict(index, 0, "unusable", "foreign_tokenizer", "the author's tokenizer is another")
             else:
                 self._checked[row.name, index] = checked
-                clock.count_received(len(group.completions))
+                clock.received_sequences += len(group.completions)
                 verdict = GroupVerdict(index, len(group.completions), "accepted")
             verdicts.append(verdict)
         self._store.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
@@ -292,15 +326,22 @@ class Learner:
         peers = self._load_peer_groups(chosen)
         self._activity(f"training on {len(own)} own and {len(peers)} peers' groups")
         step = train(self._party, [*own, *(group for _, group in peers)])
-        sources = [None] * len(own) + [ready for ready, _ in peers]
-        report = build_report(self._round, step, clock, sources=sources, before=self._totals)
-        if step.skipped_reason is not None:
-            log.warning("round %d took no step: %s", self._round, step.skipped_reason)
+        report = build_report(self._round, step, clock, before=self._totals)
+        self._warn_of_faults(step, [ready for ready, _ in peers], len(own))
         self._totals = report.totals
         forget_before = now_ms() - 2 * int(self._run.manifest.limits.max_age_seconds * 1000)
         used = [(ready.name, ready.group_index) for ready in chosen]
         self._store.finish_round(self._round, used, report, forget_before_ms=forget_before)
         return report
+
+    def _warn_of_faults(self, step: StepReport, peers: list[ReadyGroup], own: int) -> None:
+        """Samples whose log-probs are not finite are named; they are not used again."""
+        for group, sequence in step.offending:
+            where = "own" if group < own else f"batch {short_id(peers[group - own].name)}"
+            log.error("log-probs that are not finite: %s, group %d, sequence %d", where, group, sequence)
+        mismatch = step.own_logprob_mismatch
+        if mismatch is not None and mismatch > MISMATCH_ALARM and self._run.manifest.sampling.untruncated:
+            log.warning("engine and trainer disagree by %.3f per token on own samples", mismatch)
 
     def _save(self) -> None:
         self._activity("writing a checkpoint")

@@ -41,6 +41,11 @@ class SamplingSpec(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0, le=10**6)
 
+    @property
+    def untruncated(self) -> bool:
+        """Whether completions come from the full distribution, whose log-probs the trainer computes."""
+        return self.top_k == 0 and self.top_p == 1.0
+
     def params(self) -> SamplingParams:
         return SamplingParams(self.temperature, self.top_p, self.top_k)
 

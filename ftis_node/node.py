@@ -39,6 +39,7 @@ TRAFFIC_SECONDS = 5.0
 PRUNE_SECONDS = 30.0
 GOODBYE_SECONDS = 1.0
 MANIFEST_BACKOFF_SECONDS = 30.0
+SAME_SIGNAL_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,18 @@ class _Node:
         return await self._serve(run)
 
     def _install_signals(self) -> None:
+        asked_at = 0.0
+
         def on_signal(number: int) -> None:
+            nonlocal asked_at
             if self._stop.is_set():
+                # A terminal and a supervisor may both pass on the same Ctrl-C.
+                if loop.time() - asked_at < SAME_SIGNAL_SECONDS:
+                    return
                 log.warning("second signal: ending at once")
                 self._learner.kill()
                 os._exit(128 + number)
+            asked_at = loop.time()
             log.info("stopping (a second signal ends at once)")
             self._stop.set()
 

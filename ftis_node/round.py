@@ -5,6 +5,7 @@ The learner process and the simulation both call these, so that what is studied 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,13 +14,13 @@ from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import Run
 from ftis_node.models import LoadedModel, load_model, render_prompt
-from ftis_node.rollout.engine import RolloutEngine
+from ftis_node.rollout.engine import GenerationStats, RolloutEngine
 from ftis_node.rollout.transformers import TransformersEngine
 from ftis_node.tasks.registry import check_task
 from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.trainer import StepReport, Trainer, default_learning_rate
-from ftis_node.types import FinishReason, Group, PeerId, RolloutPayload
+from ftis_node.types import Completion, Group, PeerId, RolloutPayload
 
 OWN = "own"
 
@@ -60,8 +61,14 @@ def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
     )
 
 
-def generate(party: Party, author: PeerId, window: int, slots: Sequence[int], *, seed: int) -> RolloutPayload:
-    """Sample one group for each assignment slot of this party."""
+def generate(
+    party: Party, author: PeerId, window: int, slots: Sequence[int], *, seed: int
+) -> tuple[RolloutPayload, GenerationStats]:
+    """Sample one group for each assignment slot of this party.
+
+    A group with a completion that can't be published is left out: one of no tokens (an id that the
+    tokenizer doesn't know came first), or one whose log-probs are not finite.
+    """
     run, manifest = party.run, party.run.manifest
     specs = [run.task_for_slot(slot) for slot in slots]
     items = [
@@ -69,21 +76,28 @@ def generate(party: Party, author: PeerId, window: int, slots: Sequence[int], *,
         for spec, slot in zip(specs, slots, strict=True)
     ]
     sampling = manifest.sampling.params()
-    completions = party.engine.generate(
+    rollouts = party.engine.generate(
         [render_prompt(party.loaded, item.prompt) for item in items],
         count=manifest.group_sizes[1],
         sampling=sampling,
         max_tokens=manifest.limits.completion_tokens,
         seed=seed,
     )
-    groups = zip(specs, slots, completions, strict=True)
-    return RolloutPayload(
+    groups = zip(specs, slots, rollouts.completions, strict=True)
+    payload = RolloutPayload(
         model=party.config.model.name,
         tokenizer_fingerprint=party.loaded.vocabulary.fingerprint,
         eos_token_ids=party.loaded.vocabulary.eos_token_ids,
         sampling=sampling,
-        groups=tuple(Group(spec.name, slot, tuple(members)) for spec, slot, members in groups),
+        groups=tuple(
+            Group(spec.name, slot, members) for spec, slot, members in groups if all(map(_publishable, members))
+        ),
     )
+    return payload, rollouts.stats
+
+
+def _publishable(completion: Completion) -> bool:
+    return bool(completion.token_ids) and all(map(math.isfinite, completion.behavior_logprobs))
 
 
 def check(party: Party, author: PeerId, window: int, payload: RolloutPayload, index: int) -> CheckedGroup | Rejected:
@@ -119,9 +133,3 @@ def training_group(party: Party, checked: CheckedGroup, origin: str) -> Training
 def train(party: Party, groups: Sequence[TrainingGroup]) -> StepReport:
     """One F-TIS step on exactly these groups."""
     return party.trainer.step(groups)
-
-
-def truncated_share(group: Group) -> float:
-    """Share of completions that ran into the token limit."""
-    cut = sum(completion.finish_reason is FinishReason.LENGTH for completion in group.completions)
-    return cut / len(group.completions)

@@ -5,6 +5,7 @@ import pytest
 
 from ftis_node.errors import HomeError
 from ftis_node.identity import KEY_FILE, Identity, home_is_locked, load_or_create_identity, lock_home, verify_signature
+from ftis_node.types import PeerId
 
 
 def test_the_same_home_is_the_same_peer(tmp_path) -> None:
@@ -36,7 +37,7 @@ def test_signatures_hold_for_their_domain_and_data_only() -> None:
     assert not verify_signature(alice.peer_id, b"other", b"data", signature)
     assert not verify_signature(mallory.peer_id, b"domain", b"data", signature)
     assert not verify_signature(alice.peer_id, b"domain", b"data", signature[:-1])
-    assert not verify_signature(b"not a key", b"domain", b"data", signature)
+    assert not verify_signature(PeerId(b"not a key"), b"domain", b"data", signature)
 
 
 def test_a_second_daemon_on_the_same_home_is_refused(tmp_path) -> None:

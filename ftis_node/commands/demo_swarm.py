@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftis_node.config import NodeConfig, load_node_config
 from ftis_node.errors import FtisError, StoreError
 from ftis_node.status.snapshot import NodeStatus, read_status
 
@@ -31,23 +33,42 @@ class DemoParty:
     learning_rate: float
     lora_rank: int = 0
 
-    def settings(self, *, rounds: int, own_groups: int, groups_per_step: int, seed: int) -> list[str]:
-        """The ``--set`` values of its daemon."""
+    @property
+    def seed(self) -> int:
+        """Of the adapter's first weights and of all sampling."""
+        return zlib.crc32(self.name.encode())
+
+    def settings(self) -> list[str]:
+        """What holds in every phase, as ``--set`` values."""
         return [
-            f"training.max_rounds={rounds}",
-            f"training.groups_per_step={groups_per_step}",
-            f"training.min_own_share={own_groups / groups_per_step!r}",
+            f"model.name='{self.model}'",
             f"training.learning_rate={self.learning_rate}",
-            f"training.seed={seed}",
+            f"training.seed={self.seed}",
             "training.torch_threads=1",
-            "training.collect_timeout=20.0",
-            f"training.checkpoint_every={rounds}",
             f"lora.rank={self.lora_rank}",
             f"lora.alpha={2.0 * max(self.lora_rank, 1)}",
-            # Three nodes on one machine: everything comes from one address range.
-            "caps.range_share=1.0",
-            "caps.newcomer_share=0.5",
         ]
+
+
+def party_config(party: DemoParty) -> NodeConfig:
+    """The party's configuration without what concerns a phase."""
+    return load_node_config(None, tuple(party.settings()))
+
+
+def phase_settings(parties: int, *, rounds: int, own_groups: int, together: bool) -> list[str]:
+    """How long and with whom a phase's nodes train, as ``--set`` values."""
+    groups = own_groups * parties if together else own_groups
+    return [
+        f"training.max_rounds={rounds}",
+        f"training.checkpoint_every={rounds}",
+        f"training.groups_per_step={groups}",
+        f"training.min_own_share={own_groups / groups!r}",
+        f"training.start_peers={parties - 1 if together else 0}",
+        "training.collect_timeout=20.0",
+        # All nodes are of one owner and on one machine: nobody is a newcomer, and there is one range.
+        "caps.range_share=1.0",
+        "caps.newcomer_groups=0",
+    ]
 
 
 class DemoNode:
@@ -60,7 +81,7 @@ class DemoNode:
         self.home = folder / party.name
         self.log_file = folder / f"{party.name}.log"
         command = [sys.executable, "-m", "ftis_node", "join", "--home", str(self.home), "--run", str(run_file)]
-        command += ["--model", party.model, "--listen", "127.0.0.1:0", "--until-stdin-closes"]
+        command += ["--listen", "127.0.0.1:0", "--until-stdin-closes"]
         command += [part for setting in settings for part in ("--set", setting)]
         if peers is not None:
             command += ["--peers", peers]
@@ -92,10 +113,6 @@ class DemoNode:
             time.sleep(POLL_SECONDS)
         raise DemoError(f"node {self.party.name!r} does not listen after {START_SECONDS:.0f} s; see {self.log_file}")
 
-    def finished(self) -> bool:
-        status = self.status()
-        return status is not None and status.learner == "finished"
-
 
 def start_nodes(
     parties: tuple[DemoParty, ...], folder: Path, *, run_file: Path, rounds: int, own_groups: int, together: bool
@@ -104,11 +121,10 @@ def start_nodes(
     folder.mkdir(parents=True, exist_ok=True)
     nodes: list[DemoNode] = []
     try:
-        for index, party in enumerate(parties):
+        phase = phase_settings(len(parties), rounds=rounds, own_groups=own_groups, together=together)
+        for party in parties:
             peers = nodes[0].address() if together and nodes else None
-            groups = own_groups * len(parties) if together else own_groups
-            settings = party.settings(rounds=rounds, own_groups=own_groups, groups_per_step=groups, seed=1 + index)
-            nodes.append(DemoNode(party, folder, settings, run_file=run_file, peers=peers))
+            nodes.append(DemoNode(party, folder, [*party.settings(), *phase], run_file=run_file, peers=peers))
     except BaseException:
         stop_nodes(nodes)
         raise

@@ -68,6 +68,16 @@ class ReadyGroup:
     suspect: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """An author that was heard from, how its last batch came, and how many of its groups were accepted."""
+
+    author: PeerId
+    delivered_by: PeerId
+    address_range: str
+    author_groups: int
+
+
 class LearnerStore:
     """Owned by the learner process."""
 
@@ -255,6 +265,16 @@ class LearnerStore:
             )
             for r in rows
         ]  # fmt: skip
+
+    def sources(self, since_ms: int) -> list[SourceRow]:
+        """Authors of batches that arrived since then, most recent first, with the way of their last one."""
+        rows = self._db.execute(
+            "SELECT author, delivered_by, address_range, max(received_at_ms), (SELECT count(*) FROM inbox_groups h"
+            "  WHERE h.author = r.author AND h.state IN ('ready', 'used', 'expired'))"
+            " FROM received r WHERE received_at_ms >= ? GROUP BY author ORDER BY 4 DESC LIMIT 1000",
+            (since_ms,),
+        ).fetchall()
+        return [SourceRow(PeerId(bytes(r[0])), PeerId(bytes(r[1])), str(r[2]), int(r[4])) for r in rows]
 
     def load(self, name: BatchName) -> bytes | None:
         row = self._db.execute("SELECT data FROM received WHERE name = ?", (name,)).fetchone()

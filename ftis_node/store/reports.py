@@ -38,7 +38,6 @@ class PhaseSeconds(_Record):
     scoring: float = 0.0
     training: float = 0.0
     waiting: float = 0.0
-    saving: float = 0.0
 
     def plus(self, other: PhaseSeconds) -> PhaseSeconds:
         return PhaseSeconds(
@@ -46,7 +45,6 @@ class PhaseSeconds(_Record):
             scoring=self.scoring + other.scoring,
             training=self.training + other.training,
             waiting=self.waiting + other.waiting,
-            saving=self.saving + other.saving,
         )
 
 
@@ -74,6 +72,8 @@ class RoundReport(_Record):
     own_reward: float | None = None
     peer_reward: float | None = None
     importance_weight: float | None = None
+    truncated_share: float | None = None
+    clipped_share: float | None = None
     peer_divergence: float | None = None
     own_logprob_mismatch: float | None = None
     generated_tokens: int = 0

@@ -28,7 +28,8 @@ def build_task(name: str, parameters: Parameters, split: Split = "train") -> Tas
     sums = (largest - smallest + 1) ** terms
     if sums > MOST_SUMS:
         raise ConfigError(
-            f"task addition: {terms} terms from {smallest} to {largest} give {sums} items; at most {MOST_SUMS} are allowed"
+            f"task addition: {terms} terms from {smallest} to {largest} give {sums} items; at most {MOST_SUMS}"
+            " are allowed"
         )
     return Addition(terms=terms, smallest=smallest, largest=largest, split=split)
 

@@ -109,10 +109,8 @@ def ftis_loss(inputs: LossInputs, config: FtisConfig) -> LossOutputs:
         keep = ~((advantages < 0) & (divergence > config.kl_threshold))
 
     log_limit = math.log(config.truncation)
-    if config.method.endswith("tis"):
-        weight = torch.exp(log_weight.clamp(max=log_limit))
-    else:
-        weight = torch.ones_like(policy)
+    weighted = config.method.endswith("tis")
+    weight = torch.exp(log_weight.clamp(max=log_limit)) if weighted else torch.ones_like(policy)
     reference = behavior if config.method.endswith("vis") else old
     used = mask & keep.unsqueeze(1)
     # A dropped sequence may hold any distance: its exponential must not overflow into the gradient.

@@ -3,6 +3,27 @@
 MAX_BATCH_BYTES = 1024 * 1024
 """A signed batch with header, signature and compressed payload; larger payloads are split."""
 
+MAX_PAYLOAD_BYTES = MAX_BATCH_BYTES - 4096
+"""A compressed payload; the rest is room for header and signature."""
+
+MAX_INFLATED_BYTES = 8 * MAX_BATCH_BYTES
+"""A payload after decompression. Honest ones inflate two- to threefold; a bomb stops here."""
+
+MAX_HEADER_BYTES = 256
+"""An encoded header: three hashes and three numbers."""
+
+MAX_GROUPS = 4096
+"""Groups in one batch."""
+
+MAX_TASKS = 32
+"""Task names in one batch, as many as a manifest may have."""
+
+MAX_EOS_IDS = 64
+"""End-of-sequence ids that a payload may declare."""
+
+MAX_MODEL_NAME = 200
+"""Characters of the author's model name."""
+
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """What gRPC takes in one message."""
 

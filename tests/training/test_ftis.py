@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftis_node.config import AdvantageNorm
 from ftis_node.training.ftis import FtisConfig, LossInputs, ftis_loss, group_advantages
 
 CASES = json.loads((Path(__file__).parent.parent / "data" / "ftis_cases.json").read_text())
@@ -240,7 +241,7 @@ def test_vis_with_chunks_is_refused() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=9), st.sampled_from(["std", "none"]))
-def test_advantages_have_mean_zero(rewards: list[float], normalize: str) -> None:
+def test_advantages_have_mean_zero(rewards: list[float], normalize: AdvantageNorm) -> None:
     advantages = group_advantages(torch.tensor(rewards), torch.zeros(len(rewards), dtype=torch.long), normalize)
     assert advantages.sum().item() == pytest.approx(0.0, abs=1e-4)
     assert torch.isfinite(advantages).all()

@@ -1,0 +1,193 @@
+"""What the demo measures at the end, as JSON and on screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from ftis_node.commands.demo_swarm import DemoParty, party_config
+from ftis_node.evaluate import Evaluation, greedy_accuracy
+from ftis_node.models import LoadedModel, load_model
+from ftis_node.rollout.transformers import TransformersEngine
+from ftis_node.status.snapshot import read_status
+from ftis_node.store.reader import StoreReader
+from ftis_node.store.reports import PhaseSeconds, SequenceCounts
+from ftis_node.tasks.registry import build_task
+from ftis_node.training.checkpoint import load_newest
+from ftis_node.wire.codec import decode_batch, decode_payload
+
+IN_DISTRIBUTION = {"terms": 3, "largest": 19}
+OUT_OF_DISTRIBUTION = {"terms": 3, "largest": 29}
+MAX_TOKENS = 48
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Accuracy(_Part):
+    """Greedy accuracy on test items with its 95 % interval."""
+
+    accuracy: float
+    low: float
+    high: float
+
+
+class Accuracies(_Part):
+    """In distribution: three numbers to 19, unseen ones. Out of distribution: three numbers to 29."""
+
+    in_distribution: Accuracy
+    out_of_distribution: Accuracy
+
+
+class NodeResult(_Part):
+    """One party. ``own`` and ``peers`` count sequences of the joint phase."""
+
+    name: str
+    model: str
+    parameters: int
+    trainable_parameters: int
+    start: Accuracies
+    alone: Accuracies
+    together: Accuracies
+    own: SequenceCounts
+    peers: SequenceCounts
+    rejected: dict[str, int]
+    published_bytes: int
+    published_tokens: int
+    bytes_per_token: float
+    seconds: PhaseSeconds
+    seconds_alone: PhaseSeconds
+    reward_together: tuple[float, ...]
+    reward_alone: tuple[float, ...]
+
+
+class DemoReport(_Part):
+    """``report.json``."""
+
+    schema_version: int = 1
+    rounds: int
+    evaluation_items: int
+    seconds: float
+    nodes: tuple[NodeResult, ...]
+
+
+def measure(party: DemoParty, together: Path, alone: Path, *, items: int) -> NodeResult:
+    """Evaluate a party's start and its two ends, and read what its daemon counted."""
+    config = party_config(party)
+    loaded = load_model(config.model, config.lora, seed=party.seed)
+    start = _accuracies(loaded, items)
+    ends = {}
+    for home in (together, alone):
+        load_newest(home / "checkpoints", model=loaded.model)
+        ends[home] = _accuracies(loaded, items)
+    status, status_alone = read_status(together), read_status(alone)
+    assert status.last_round is not None
+    assert status_alone.last_round is not None
+    published_bytes, tokens = _traffic(together)
+    totals = status.last_round.totals
+    return NodeResult(
+        name=party.name,
+        model=status.model,
+        parameters=status.parameters,
+        trainable_parameters=status.trainable_parameters,
+        start=start,
+        alone=ends[alone],
+        together=ends[together],
+        own=totals.own,
+        peers=totals.peers,
+        rejected=_rejected(together),
+        published_bytes=published_bytes,
+        published_tokens=tokens,
+        bytes_per_token=published_bytes / tokens,
+        seconds=totals.seconds,
+        seconds_alone=status_alone.last_round.totals.seconds,
+        reward_together=_rewards(together),
+        reward_alone=_rewards(alone),
+    )
+
+
+def _accuracies(loaded: LoadedModel, items: int) -> Accuracies:
+    engine = TransformersEngine(loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=items)
+    near, far = (
+        greedy_accuracy(engine, loaded, build_task("addition", parameters, "test"), limit=items, max_tokens=MAX_TOKENS)
+        for parameters in (IN_DISTRIBUTION, OUT_OF_DISTRIBUTION)
+    )
+    return Accuracies(in_distribution=_accuracy(near), out_of_distribution=_accuracy(far))
+
+
+def _accuracy(evaluation: Evaluation) -> Accuracy:
+    return Accuracy(accuracy=evaluation.accuracy, low=evaluation.low, high=evaluation.high)
+
+
+def _rejected(home: Path) -> dict[str, int]:
+    """Refused batches and groups by reason."""
+    counts: Counter[str] = Counter()
+    with StoreReader(home) as store:
+        for row in store.rejections():
+            counts[row.reason] += row.count
+    return dict(counts)
+
+
+def _traffic(home: Path) -> tuple[int, int]:
+    """Bytes of the own batches as they travel, and the tokens in them."""
+    with StoreReader(home) as store:
+        batches = store.published_batches()
+    tokens = sum(
+        len(completion.token_ids)
+        for data in batches
+        for group in decode_payload(decode_batch(data).payload).groups
+        for completion in group.completions
+    )
+    return sum(map(len, batches)), tokens
+
+
+def _rewards(home: Path) -> tuple[float, ...]:
+    with StoreReader(home) as store:
+        return tuple(report.own_reward for report in store.rounds() if report.own_reward is not None)
+
+
+def print_report(console: Console, report: DemoReport) -> None:
+    """Four short tables."""
+    accuracy = _table("Greedy accuracy on unseen sums (95 % interval about ±0.05)")
+    for column in ("node", "parameters", "sums", "start", "alone", "together"):
+        accuracy.add_column(column)
+    for node in report.nodes:
+        for label, field in (("to 19 (trained)", "in_distribution"), ("to 29 (not trained)", "out_of_distribution")):
+            values = [getattr(part, field).accuracy for part in (node.start, node.alone, node.together)]
+            first = field == "in_distribution"
+            accuracy.add_row(
+                node.name if first else "", f"{node.trainable_parameters:,}" if first else "", label,
+                *(f"{value:.3f}" for value in values),
+            )  # fmt: skip
+    sequences = _table("Sequences while training together")
+    for column in ("node", "generated", "own trained", "received", "rejected", "peers' filtered", "peers' trained"):
+        sequences.add_column(column)
+    for node in report.nodes:
+        rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(node.rejected.items())) or "0"
+        sequences.add_row(
+            node.name, f"{node.own.arrived:,}", f"{node.own.trained:,}", f"{node.peers.arrived:,}", rejected,
+            f"{node.peers.filtered:,}", f"{node.peers.trained:,}",
+        )  # fmt: skip
+    seconds = _table("Seconds while training together, and bytes on the wire")
+    for column in ("node", "generating", "scoring", "training", "waiting", "published", "bytes per token"):
+        seconds.add_column(column)
+    for node in report.nodes:
+        spent = node.seconds
+        seconds.add_row(
+            node.name, f"{spent.generating:.1f}", f"{spent.scoring:.1f}", f"{spent.training:.1f}",
+            f"{spent.waiting:.1f}", f"{node.published_bytes / 1024:,.0f} KiB", f"{node.bytes_per_token:.2f}",
+        )  # fmt: skip
+    for table in (accuracy, sequences, seconds):
+        console.print()
+        console.print(table)
+    console.print()
+    console.print(f"{report.rounds} rounds together and alone, {report.seconds:.0f} s in all.")
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, box=None, header_style="bold", padding=(0, 2, 0, 0), title_justify="left")

@@ -1,0 +1,183 @@
+"""Generation with a transformers model in this process: batched, with a key-value cache.
+
+One prefill per prompt, shared by all its completions; finished rows leave the batch and their place in
+the cache; waiting rows are taken in groups of similar prompt length. Only the logits of the last
+position ever exist.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ftis_node.errors import ModelError
+from ftis_node.rollout.engine import GenerationStats, Rollouts
+from ftis_node.rollout.fast_decode import transposed_linears
+from ftis_node.rollout.sampling import row_uniforms, sample
+from ftis_node.types import Completion, FinishReason, SamplingParams
+from ftis_node.vocabulary import Vocabulary
+
+COMPACT_SHARE = 0.75
+"""Finished rows are cut out of the cache when no more than this share of its rows is still running."""
+
+
+@dataclass
+class _Row:
+    """A completion in the making."""
+
+    prompt: int
+    member: int
+    uniforms: Tensor
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class TransformersEngine:
+    """Samples from ``model`` as it is at the time of the call; see ``RolloutEngine``."""
+
+    def __init__(self, model: Any, vocabulary: Vocabulary, *, pad_id: int, decode_rows: int) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._pad_id = pad_id
+        self._decode_rows = decode_rows
+        self._device = next(model.parameters()).device
+        self._ends = torch.tensor(vocabulary.eos_token_ids, device=self._device)
+        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        # Newer versions of transformers renamed the argument and warn about the old name.
+        self._cache_argument = "cache" if "cache" in signature(causal.forward).parameters else "past_key_values"
+
+    def generate(
+        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int
+    ) -> Rollouts:
+        if any(not prompt for prompt in prompts):
+            raise ModelError("a prompt is empty: there is nothing to continue")
+        started = time.monotonic()
+        rows = [
+            [_Row(prompt, member, row_uniforms(seed, prompt * count + member, max_tokens)) for member in range(count)]
+            for prompt in range(len(prompts))
+        ]
+        steps, row_steps = 0, 0
+        with self._generating():
+            for part in self._parts(prompts, count):
+                members = [row for prompt, first, last in part for row in rows[prompt][first:last]]
+                done = self._decode([prompts[prompt] for prompt, _, _ in part], part, members, sampling, max_tokens)
+                steps, row_steps = steps + done[0], row_steps + done[1]
+        completions = tuple(tuple(self._complete(row) for row in group) for group in rows)
+        tokens = sum(len(completion.token_ids) for group in completions for completion in group)
+        stats = GenerationStats(tokens, time.monotonic() - started, row_steps / steps if steps else 0.0)
+        return Rollouts(completions, stats)
+
+    @contextmanager
+    def _generating(self) -> Iterator[None]:
+        training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad(), transposed_linears(self._model):
+                yield
+        finally:
+            self._model.train(training)
+
+    def _parts(self, prompts: Sequence[tuple[int, ...]], count: int) -> list[list[tuple[int, int, int]]]:
+        """Decode batches as lists of (prompt, first member, end): prompts of similar length together."""
+        parts: list[list[tuple[int, int, int]]] = []
+        free = 0
+        for prompt in sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt])):
+            first = 0
+            while first < count:
+                if free == 0:
+                    parts.append([])
+                    free = self._decode_rows
+                last = min(count, first + free)
+                parts[-1].append((prompt, first, last))
+                free -= last - first
+                first = last
+        return parts
+
+    def _decode(
+        self, prompts: Sequence[tuple[int, ...]], part: Sequence[tuple[int, int, int]], rows: list[_Row],
+        sampling: SamplingParams, max_tokens: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Fill the rows of one decode batch; returns decode steps and the sum of rows over them."""
+        cache, mask, logits = self._prefill(prompts, [last - first for _, first, last in part])
+        uniforms = torch.stack([row.uniforms for row in rows]).to(self._device)
+        alive = list(range(len(rows)))  # cache row -> index in rows
+        finished = torch.zeros(len(rows), dtype=torch.bool, device=self._device)
+        row_steps = 0
+        for step in range(max_tokens):
+            tokens, logprobs = sample(logits, uniforms[:, step], sampling)
+            running = (~finished).tolist()
+            for index, token, logprob, runs in zip(alive, tokens.tolist(), logprobs.tolist(), running, strict=True):
+                if runs:
+                    rows[index].token_ids.append(token)
+                    # Rounding may leave a hair above zero where one token has all the probability.
+                    rows[index].logprobs.append(min(logprob, 0.0))
+            row_steps += sum(running)
+            finished |= torch.isin(tokens, self._ends)
+            left = int((~finished).sum())
+            if left == 0 or step + 1 == max_tokens:
+                return step + 1, row_steps
+            if left <= COMPACT_SHARE * len(alive):
+                keep = (~finished).nonzero().flatten()
+                cache.batch_select_indices(keep)
+                alive = [alive[i] for i in keep.tolist()]
+                tokens, mask, uniforms, finished = tokens[keep], mask[keep], uniforms[keep], finished[keep]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            output = self._model(
+                input_ids=tokens.unsqueeze(1),
+                attention_mask=mask,
+                position_ids=mask.sum(dim=1, keepdim=True) - 1,
+                use_cache=True,
+                logits_to_keep=1,
+                **{self._cache_argument: cache},
+            )
+            logits = output.logits[:, -1]
+        return max_tokens, row_steps
+
+    def _prefill(
+        self, prompts: Sequence[tuple[int, ...]], repeats: Sequence[int]
+    ) -> tuple[DynamicCache, Tensor, Tensor]:
+        """One forward pass per prompt, its cache repeated for its completions; left-padded."""
+        width = max(map(len, prompts))
+        input_ids = torch.tensor([[self._pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        input_ids, mask = input_ids.to(self._device), mask.to(self._device)
+        cache = DynamicCache(config=self._model.config)
+        output = self._model(
+            input_ids=input_ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._cache_argument: cache},
+        )
+        spread = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(repeats)).to(self._device)
+        cache.batch_select_indices(spread)
+        return cache, mask[spread], output.logits[:, -1][spread]
+
+    def _complete(self, row: _Row) -> Completion:
+        """Ids that the tokenizer doesn't know (padding rows of an embedding) end the completion before them.
+
+        Their probability is practically zero in a trained model; a completion that holds one could not be
+        published, and masking them would sample from another distribution than the one that is trained.
+        """
+        token_ids, logprobs = row.token_ids, row.logprobs
+        unknown = next((i for i, token in enumerate(token_ids) if token >= self._vocabulary.size), None)
+        if unknown is not None:
+            token_ids, logprobs = token_ids[:unknown], logprobs[:unknown]
+        text, lengths = self._vocabulary.decode(token_ids)
+        ended = bool(token_ids) and token_ids[-1] in self._vocabulary.eos_token_ids
+        return Completion(
+            token_ids=tuple(token_ids),
+            behavior_logprobs=tuple(logprobs),
+            text=text,
+            token_byte_lengths=lengths,
+            finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
+        )

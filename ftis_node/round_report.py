@@ -1,0 +1,99 @@
+"""Bookkeeping of a round: where its time went, and what became of the sequences."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ftis_node.rollout.engine import GenerationStats
+from ftis_node.round import OWN
+from ftis_node.store.reports import PhaseSeconds, RoundReport, SequenceCounts, Totals, add_to_totals
+from ftis_node.training.trainer import GroupReport, StepReport
+from ftis_node.types import short_id
+
+
+class RoundClock:
+    """Counts while a round runs."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.generated_sequences = 0
+        self.received_sequences = 0
+        self.generation: list[GenerationStats] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the block's wall-clock time to a phase of ``PhaseSeconds``."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.monotonic() - started
+
+
+def build_report(round_number: int, step: StepReport, clock: RoundClock, *, before: Totals) -> RoundReport:
+    """One round's report, its totals brought forward from ``before``."""
+    own = [group for group in step.groups if group.origin == OWN]
+    peers = [group for group in step.groups if group.origin != OWN]
+    tokens = sum(stats.tokens for stats in clock.generation)
+    generating = sum(stats.seconds for stats in clock.generation)
+    report = RoundReport(
+        round=round_number,
+        own_groups=len(own),
+        peer_groups=len(peers),
+        stepped=step.stepped,
+        skipped_reason=step.skipped_reason,
+        loss=step.loss,
+        gradient_norm=step.gradient_norm,
+        own_reward=_mean_reward(own),
+        peer_reward=_mean_reward(peers),
+        importance_weight=step.importance_weight,
+        truncated_share=step.truncated_share,
+        clipped_share=step.clipped_share,
+        peer_divergence=_mean([group.divergence for group in peers if group.divergence is not None]),
+        own_logprob_mismatch=step.own_logprob_mismatch,
+        generated_tokens=tokens,
+        tokens_per_second=tokens / generating if generating else None,
+        own=_counts(own, clock.generated_sequences),
+        peers=_counts(peers, clock.received_sequences),
+        seconds=PhaseSeconds(
+            generating=clock.seconds["generating"],
+            scoring=clock.seconds["scoring"] + step.seconds_scoring,
+            training=step.seconds_training,
+            waiting=clock.seconds["waiting"],
+        ),
+        used_authors=dict(Counter(short_id(bytes.fromhex(group.origin)) for group in peers)),
+    )
+    return add_to_totals(before, report)
+
+
+def describe(report: RoundReport) -> str:
+    """The round as one line of the log."""
+    seconds = report.seconds
+    reward = "none" if report.own_reward is None else f"{report.own_reward:.3f}"
+    outcome = f"gradient norm {report.gradient_norm:.2f}" if report.stepped else f"no step ({report.skipped_reason})"
+    return (
+        f"round {report.round}: {report.own_groups} own and {report.peer_groups} peers' groups, reward {reward},"
+        f" {outcome}, trained on {report.own.trained} own and {report.peers.trained} peers' sequences, filtered"
+        f" {report.own.filtered + report.peers.filtered}; generating {seconds.generating:.2f} s, scoring"
+        f" {seconds.scoring:.2f} s, training {seconds.training:.2f} s, waiting {seconds.waiting:.2f} s"
+    )
+
+
+def _counts(groups: Sequence[GroupReport], arrived: int) -> SequenceCounts:
+    return SequenceCounts(
+        arrived=arrived,
+        trained=sum(group.trained for group in groups),
+        filtered=sum(group.filtered for group in groups),
+        zero_advantage=sum(group.zero_advantage for group in groups),
+    )
+
+
+def _mean_reward(groups: Sequence[GroupReport]) -> float | None:
+    return _mean([group.mean_reward for group in groups])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

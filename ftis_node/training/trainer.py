@@ -1,0 +1,297 @@
+"""One optimizer step of F-TIS on a batch of groups.
+
+With one update per batch the old policy is the policy itself: its log-probs are the detached ones of the
+same forward pass, and there is no separate scoring pass. Sequences without advantage cost nothing but a
+place in the mean; a micro-batch in which all is filtered costs no backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ftis_node.config import FtisConfig, TrainingConfig
+from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence, collate, split_rows
+from ftis_node.training.ftis import LossInputs, LossOutputs, ftis_loss, group_advantages
+from ftis_node.training.logprobs import CompletionScorer
+from ftis_node.training.master_weights import MasterWeights
+
+OWN = "own"
+MISMATCH_SEQUENCES = 4
+"""Own sequences that are scored for the mismatch metric alone when no own one has an advantage."""
+
+
+def default_learning_rate(*, lora: bool) -> float:
+    """The paper's constant rates."""
+    return 1e-4 if lora else 1e-6
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """What became of one group's sequences; ``divergence`` is the mean over those with A < 0."""
+
+    origin: str
+    sequences: int
+    trained: int
+    filtered: int
+    zero_advantage: int
+    divergence: float | None
+    mean_reward: float
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step. ``offending`` names (group, sequence) positions whose log-probs were not finite."""
+
+    stepped: bool
+    skipped_reason: str | None
+    loss: float
+    gradient_norm: float | None
+    importance_weight: float | None
+    truncated_share: float | None
+    clipped_share: float | None
+    own_logprob_mismatch: float | None
+    groups: tuple[GroupReport, ...]
+    offending: tuple[tuple[int, int], ...]
+    tokens_trained: int
+    seconds_scoring: float
+    seconds_training: float
+
+
+@dataclass
+class _Tally:
+    """Sums over micro-batches."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    truncated: float = 0.0
+    clipped: float = 0.0
+    tokens: int = 0
+    mismatch: float = 0.0
+    mismatch_tokens: int = 0
+    keep: dict[int, bool] = field(default_factory=dict)
+    divergence: dict[int, float] = field(default_factory=dict)
+    offending: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """All sequences of a step in one list, with what the loss needs of each."""
+
+    sequences: tuple[TrainingSequence, ...]
+    positions: tuple[tuple[int, int], ...]  # (group, sequence)
+    advantages: Tensor  # [S]
+    weights: Tensor  # [S], 1 / (N * G)
+    own: tuple[bool, ...]
+
+
+class Trainer:
+    """Owns the optimizer of one model."""
+
+    def __init__(
+        self, model: torch.nn.Module, *, training: TrainingConfig, ftis: FtisConfig, learning_rate: float,
+        temperature: float, pad_id: int,
+    ) -> None:  # fmt: skip
+        self._model = model
+        self._training = training
+        self._ftis = ftis
+        self._pad_id = pad_id
+        self._device = next(model.parameters()).device
+        self._score = CompletionScorer(model, temperature=temperature)
+        self._masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
+        self._optimizer = torch.optim.Adam(self._masters.parameters, lr=learning_rate, betas=(0.9, 0.999))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, master weights included where the model isn't float32."""
+        return {"optimizer": self._optimizer.state_dict(), "masters": self._masters.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._masters.load(state["masters"])
+
+    def step(self, groups: Sequence[TrainingGroup]) -> StepReport:
+        """Learn from exactly these groups; each counts in the mean, whatever becomes of its sequences."""
+        batch = self._lay_out(groups)
+        active = [row for row, advantage in enumerate(batch.advantages.tolist()) if advantage != 0]
+        started = time.monotonic()
+        old = self._score_old(batch, active) if self._training.update_epochs > 1 else None
+        scored = time.monotonic()
+        tally = _Tally()
+        norm: float | None = None
+        reason: str | None = "no sequence has an advantage"
+        for _ in range(self._training.update_epochs if active else 0):
+            tally = _Tally()
+            reason, norm = self._update(batch, active, old, tally)
+            if reason is not None:
+                break
+        trained = time.monotonic()
+        if tally.mismatch_tokens == 0:
+            self._measure_mismatch(batch, tally)
+        done = time.monotonic()
+        return StepReport(
+            stepped=reason is None,
+            skipped_reason=reason,
+            loss=tally.loss,
+            gradient_norm=norm,
+            importance_weight=tally.weight / tally.tokens if tally.tokens else None,
+            truncated_share=tally.truncated / tally.tokens if tally.tokens else None,
+            clipped_share=tally.clipped / tally.tokens if tally.tokens else None,
+            own_logprob_mismatch=tally.mismatch / tally.mismatch_tokens if tally.mismatch_tokens else None,
+            groups=tuple(_report(index, group, batch, tally) for index, group in enumerate(groups)),
+            offending=tuple(batch.positions[row] for row in sorted(tally.offending)),
+            tokens_trained=tally.tokens,
+            seconds_scoring=(scored - started) + (done - trained),
+            seconds_training=trained - scored,
+        )
+
+    def _lay_out(self, groups: Sequence[TrainingGroup]) -> _Batch:
+        members = [(g, s) for g, group in enumerate(groups) for s in range(len(group.sequences))]
+        sequences = tuple(groups[g].sequences[s] for g, s in members)
+        rewards = torch.tensor([sequence.reward for sequence in sequences])
+        group_ids = torch.tensor([g for g, _ in members])
+        return _Batch(
+            sequences=sequences,
+            positions=tuple(members),
+            advantages=group_advantages(rewards, group_ids, self._training.advantage_norm),
+            weights=torch.tensor([1.0 / (len(groups) * len(groups[g].sequences)) for g, _ in members]),
+            own=tuple(groups[g].origin == OWN for g, _ in members),
+        )
+
+    def _micro_batches(self, batch: _Batch, rows: Sequence[int]) -> list[MicroBatch]:
+        lengths = [batch.sequences[row].length for row in rows]
+        parts = split_rows(lengths, self._training.micro_batch_tokens)
+        return [
+            collate(batch.sequences, [rows[i] for i in part], pad_id=self._pad_id, device=self._device)
+            for part in parts
+        ]
+
+    @torch.no_grad()
+    def _score_old(self, batch: _Batch, rows: Sequence[int]) -> dict[int, Tensor]:
+        """Log-probs at the start of the update, for several epochs on one batch."""
+        old = {}
+        for micro in self._micro_batches(batch, rows):
+            logprobs = self._score(micro)
+            for index, row in enumerate(micro.rows):
+                old[row] = logprobs[index, : len(batch.sequences[row].completion_ids)]
+        return old
+
+    def _update(
+        self, batch: _Batch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: _Tally
+    ) -> tuple[str | None, float | None]:
+        """One optimizer step; returns why there was none, and the gradient norm."""
+        self._model.zero_grad(set_to_none=True)
+        # What the filter may drop goes into micro-batches of its own.
+        risky = [row for row in rows if batch.advantages[row] < 0 and not batch.own[row] and self._ftis.filters]
+        safe = sorted(set(rows) - set(risky))
+        for micro in (*self._micro_batches(batch, safe), *self._micro_batches(batch, risky)):
+            policy = self._score(micro)
+            start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
+            self._note_not_finite(policy.detach(), start, micro, tally)
+            outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
+            self._tally(batch, micro, start, outputs, tally)
+            if not tally.offending:
+                self._backward(batch, micro, old, outputs)
+        if tally.offending:
+            return self._skip(f"log-probs of {len(tally.offending)} sequences are not finite")
+        if not any(tally.keep.values()):
+            return self._skip("all sequences with an advantage are filtered")
+        self._masters.gather_gradients()
+        norm = torch.nn.utils.clip_grad_norm_(self._masters.parameters, self._training.max_gradient_norm).item()
+        if not (math.isfinite(norm) and math.isfinite(tally.loss)):
+            return self._skip(f"loss {tally.loss} or gradient norm {norm} is not finite")
+        self._optimizer.step()
+        self._masters.publish()
+        self._clear()
+        return None, norm
+
+    def _backward(self, batch: _Batch, micro: MicroBatch, old: dict[int, Tensor] | None, outputs: LossOutputs) -> None:
+        """Gradients of what is kept, without a backward pass for filtered sequences where that is cheaper."""
+        kept = [row for row, keep in zip(micro.rows, outputs.keep_mask.tolist(), strict=True) if keep]
+        if not kept:
+            return
+        # Forward once more for the kept ones costs one unit each; backward costs two for each filtered one.
+        if len(kept) < 2 * (len(micro.rows) - len(kept)):
+            micro = collate(batch.sequences, kept, pad_id=self._pad_id, device=self._device)
+            policy = self._score(micro)
+            start = policy.detach() if old is None else _pad([old[row] for row in kept], policy.shape[1])
+            outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
+        outputs.loss.backward()
+
+    def _skip(self, reason: str) -> tuple[str, None]:
+        self._clear()
+        return reason, None
+
+    def _clear(self) -> None:
+        self._model.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _inputs(self, batch: _Batch, micro: MicroBatch, policy: Tensor, old: Tensor) -> LossInputs:
+        rows = torch.tensor(micro.rows)
+        return LossInputs(
+            policy_logprobs=policy,
+            old_logprobs=old,
+            behavior_logprobs=micro.behavior_logprobs,
+            loss_mask=micro.loss_mask,
+            advantages=batch.advantages[rows].to(policy.device),
+            sequence_weights=batch.weights[rows].to(policy.device),
+            chunk_ids=micro.chunk_ids,
+        )
+
+    def _note_not_finite(self, policy: Tensor, old: Tensor, micro: MicroBatch, tally: _Tally) -> None:
+        finite = torch.isfinite(policy) & torch.isfinite(old) & torch.isfinite(micro.behavior_logprobs)
+        for index in (~finite & micro.loss_mask).any(dim=1).nonzero().flatten().tolist():
+            tally.offending.add(micro.rows[index])
+
+    def _tally(self, batch: _Batch, micro: MicroBatch, old: Tensor, outputs: LossOutputs, tally: _Tally) -> None:
+        keep, divergence = outputs.keep_mask.tolist(), outputs.divergence.tolist()
+        lengths = micro.loss_mask.sum(dim=1).tolist()
+        tokens = sum(length for length, kept in zip(lengths, keep, strict=True) if kept)
+        tally.loss += outputs.loss.item()
+        tally.tokens += tokens
+        tally.weight += outputs.metrics.importance_weight.item() * tokens
+        tally.truncated += outputs.metrics.truncated_share.item() * tokens
+        tally.clipped += outputs.metrics.clipped_share.item() * tokens
+        tally.keep.update(zip(micro.rows, keep, strict=True))
+        tally.divergence.update(zip(micro.rows, divergence, strict=True))
+        _add_mismatch(batch, micro, old, tally)
+
+    @torch.no_grad()
+    def _measure_mismatch(self, batch: _Batch, tally: _Tally) -> None:
+        rows = [row for row, own in enumerate(batch.own) if own][:MISMATCH_SEQUENCES]
+        for micro in self._micro_batches(batch, rows):
+            _add_mismatch(batch, micro, self._score(micro), tally)
+
+
+def _add_mismatch(batch: _Batch, micro: MicroBatch, old: Tensor, tally: _Tally) -> None:
+    """|o - q| on own sequences: what engine and trainer disagree by."""
+    own = torch.tensor([batch.own[row] for row in micro.rows], device=old.device).unsqueeze(1)
+    counted = micro.loss_mask & own
+    tally.mismatch += (old - micro.behavior_logprobs).abs().masked_fill(~counted, 0.0).sum().item()
+    tally.mismatch_tokens += int(counted.sum().item())
+
+
+def _pad(rows: Sequence[Tensor], width: int) -> Tensor:
+    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
+
+
+def _report(index: int, group: TrainingGroup, batch: _Batch, tally: _Tally) -> GroupReport:
+    rows = [row for row, (g, _) in enumerate(batch.positions) if g == index]
+    active = [row for row in rows if batch.advantages[row] != 0]
+    kept = sum(tally.keep.get(row, False) for row in active)
+    filtered = sum(not tally.keep.get(row, True) for row in active)
+    negative = [tally.divergence[row] for row in active if batch.advantages[row] < 0 and row in tally.divergence]
+    return GroupReport(
+        origin=group.origin,
+        sequences=len(rows),
+        trained=kept,
+        filtered=filtered,
+        zero_advantage=len(rows) - len(active),
+        divergence=sum(negative) / len(negative) if negative else None,
+        mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
+    )

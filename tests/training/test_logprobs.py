@@ -1,0 +1,114 @@
+"""Log-probs in chunks are those of the full logits, values and gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from ftis_node.errors import ModelError
+from ftis_node.training import logprobs
+from ftis_node.training.collate import MicroBatch, TrainingSequence, collate
+from ftis_node.training.logprobs import CompletionScorer
+
+SMALL: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "pad_token_id": 0}  # fmt: skip
+
+
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SMALL)).eval()
+
+
+def batch_of(count: int = 5) -> MicroBatch:
+    generator = torch.Generator().manual_seed(1)
+    sequences = []
+    for row in range(count):
+        prompt = torch.randint(1, 50, (2 + row,), generator=generator).tolist()
+        completion = torch.randint(1, 50, (3 + 2 * row,), generator=generator).tolist()
+        sequences.append(TrainingSequence(tuple(prompt), tuple(completion), (-1.0,) * len(completion), 0.0))
+    return collate(sequences, range(count), pad_id=0, device=torch.device("cpu"))
+
+
+def plain(model: torch.nn.Module, batch: MicroBatch, temperature: float) -> torch.Tensor:
+    """The same by the book: all logits, log-softmax, gather."""
+    logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits.float()
+    every = torch.log_softmax(logits / temperature, dim=-1)
+    rows = torch.arange(len(batch.input_ids)).unsqueeze(1)
+    return every[rows, batch.gather, batch.targets].masked_fill(~batch.loss_mask, 0.0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("chunk", [50, 7 * 50, 10**6])
+def test_values_and_gradients_are_those_of_full_logits(
+    temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", chunk)
+    model: Any = llama()
+    batch = batch_of()
+    weights = torch.randn(batch.loss_mask.shape, generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for compute in (CompletionScorer(model, temperature=temperature), lambda b: plain(model, b, temperature)):
+        model.zero_grad()
+        values = compute(batch)
+        (values * weights).sum().backward()
+        gradients.append((values.detach(), [p.grad.clone() for p in model.parameters()]))
+    torch.testing.assert_close(gradients[0][0], gradients[1][0], rtol=1e-4, atol=1e-5)
+    for chunked, full in zip(gradients[0][1], gradients[1][1], strict=True):
+        torch.testing.assert_close(chunked, full, rtol=1e-3, atol=1e-5)
+
+
+FAMILIES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
+    "qwen2, tied": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL, tie_word_embeddings=True)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, n_positions=64)),
+    "gemma2, soft-capped": lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=16, final_logit_softcapping=3.0)),
+    "granite, scaled": lambda: GraniteForCausalLM(GraniteConfig(**SMALL, logits_scaling=4.0)),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_with_peculiar_heads(family: str) -> None:
+    torch.manual_seed(0)
+    model = FAMILIES[family]().eval()
+    batch = batch_of()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            CompletionScorer(model, temperature=0.8)(batch), plain(model, batch, 0.8), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_a_head_that_does_something_unknown_is_refused_and_never_scored_wrongly() -> None:
+    class Odd(LlamaForCausalLM):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits**3
+            return output
+
+    torch.manual_seed(0)
+    with pytest.raises(ModelError, match="differ from the model's own"):
+        CompletionScorer(Odd(LlamaConfig(**SMALL, initializer_range=1.0)).eval(), temperature=1.0)
+
+
+def test_never_more_than_one_chunk_of_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head sees few positions at a time, in the backward pass too."""
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 4 * 50)
+    model, batch = llama(), batch_of()
+    seen: list[int] = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.numel()))
+    scorer = CompletionScorer(model, temperature=1.0)
+    seen.clear()
+    scorer(batch).sum().backward()
+    assert max(seen) <= 4 * 50
+    assert len(seen) == 2 * -(-int(batch.loss_mask.sum()) // 4)  # once forward, once more for the backward pass
