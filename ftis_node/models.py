@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.errors import ModelError
@@ -46,7 +47,7 @@ def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedMod
         model: Any = AutoModelForCausalLM.from_pretrained(
             source, trust_remote_code=False, use_safetensors=True, dtype=_dtype(config.dtype, device)
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"--model {config.name}: can't be loaded: {first_line}") from error
     vocabulary = vocabulary_of(tokenizer, name=config.name)

@@ -5,6 +5,7 @@ A checkpoint is a folder ``round-00000012``::
     model/           what ``save_pretrained`` writes: loads with transformers, peft and vLLM as it is
     optimizer.pt     optimizer state (tensors and numbers only)
     manifest.json    round, what was trained, and the SHA-256 of every other file
+    manifest.sha256  the manifest's own
 
 It is made under a temporary name, brought to disk file by file, and renamed. Nothing that is found
 under a temporary name is ever read.
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 KEPT = 2
 TEMPORARY_PREFIX = ".writing-"
 FORMAT = 1
+MANIFEST, MANIFEST_DIGEST = "manifest.json", "manifest.sha256"
 
 
 class _Manifest(BaseModel):
@@ -76,8 +78,9 @@ def save_checkpoint(
         trained=_trained_shapes(model),
         files={str(path.relative_to(writing)): _digest(path) for path in files},
     )
-    (writing / "manifest.json").write_text(manifest.model_dump_json())
-    for path in (*files, writing / "manifest.json", writing / "model", writing):
+    (writing / MANIFEST).write_text(manifest.model_dump_json())
+    (writing / MANIFEST_DIGEST).write_text(_digest(writing / MANIFEST))
+    for path in (*files, writing / MANIFEST, writing / MANIFEST_DIGEST, writing / "model", writing):
         _sync(path)
     final = directory / name
     if final.exists():  # the same round once more, after a resume from the checkpoint before it
@@ -129,8 +132,10 @@ def _remove_leftovers(directory: Path) -> None:
 
 def _verify(folder: Path) -> _Manifest:
     """Raises ValueError or OSError when any file is missing, changed or too many."""
+    if (folder / MANIFEST_DIGEST).read_bytes().decode("ascii", "replace") != _digest(folder / MANIFEST):
+        raise ValueError(f"{MANIFEST} has changed")
     try:
-        manifest = _Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+        manifest = _Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except ValidationError as error:
         raise ValueError("its manifest can't be read") from error
     if manifest.format != FORMAT:

@@ -1,0 +1,141 @@
+"""Health: what is read from a store, what is thought of it, and what a hostile peer's answer can do."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from ftis_node.commands import health as health_command
+from ftis_node.errors import StoreError
+from ftis_node.identity import lock_home
+from ftis_node.status import rendering
+from ftis_node.status.snapshot import DialStatus, Level, NodeStatus, judge, read_status
+from ftis_node.store.learner import LearnerStore
+from ftis_node.store.network import NetworkStore
+from ftis_node.store.reports import RoundReport
+from ftis_node.types import LocalProfile, PeerId
+from tests.builders import RUN
+
+PEER = PeerId(b"p" * 32)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home as a daemon in its second round leaves it."""
+    network, learner = NetworkStore(tmp_path), LearnerStore(tmp_path)
+    network.put("peer_id", PEER)
+    network.put("manifest", RUN.data)
+    network.put("learner", b"running")
+    network.put("listening", b"127.0.0.1:47100")
+    network.peer_connected(PEER, address="h:1", direction="out", model="m", version="1")
+    learner.put_profile(LocalProfile(b"f" * 32, 258), model="builtin:small", parameters=10, trainable=5)
+    learner.put_activity("waiting for 2 peers' groups", round_number=2, until_ms=None)
+    learner.finish_round(
+        1, [], RoundReport(round=1, own_groups=2, peer_groups=1, stepped=True, own_reward=0.5), forget_before_ms=0
+    )
+    network.close()
+    learner.close()
+    return tmp_path
+
+
+def test_all_that_is_shown_comes_from_the_store(home: Path) -> None:
+    with lock_home(home):
+        status = read_status(home)
+    assert (status.round, status.activity) == (2, "waiting for 2 peers' groups")
+    assert status.run_id == RUN.run_id.hex()
+    assert (status.model, status.parameters, status.trainable_parameters) == ("builtin:small", 10, 5)
+    assert status.last_round is not None
+    assert status.last_round.own_reward == 0.5
+    assert status.peers[0].connected
+    assert judge(status) == (Level.HEALTHY, [])
+
+
+def test_without_a_daemon_the_state_is_shown_and_the_level_says_so(home: Path) -> None:
+    status = read_status(home)
+    assert not status.daemon_running
+    assert status.listening is None
+    assert judge(status)[0] is Level.UNREACHABLE
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store here"):
+        read_status(tmp_path)
+
+
+def running(home: Path, **changes: object) -> NodeStatus:
+    return read_status(home).model_copy(update={"daemon_running": True, "learner": "running", **changes})
+
+
+def test_every_trouble_has_a_reason(home: Path) -> None:
+    dial = DialStatus(address="h:1", state="does not answer", since_ms=0, retry_at_ms=None)
+    skipped = RoundReport(round=1, own_groups=1, peer_groups=0, stepped=False, skipped_reason="log-probs not finite")
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"learner": "died (exit code 1), restarting in 2 s"}, "learner: died"),
+        ({"dials": (dial,), "peers": ()}, "training alone"),
+        ({"last_round": skipped}, "took no step: log-probs not finite"),
+        ({"inbox": {"quarantined": 2}}, "2 groups are quarantined"),
+    ]
+    for changes, expected in cases:
+        level, reasons = judge(running(home, **changes))
+        assert level is Level.DEGRADED
+        assert any(expected in reason for reason in reasons), reasons
+
+
+def test_exit_codes_and_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with lock_home(home):
+        assert health_command.run_health(home, peers=(), as_json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    (node,) = document["nodes"]
+    assert node["level"] == "healthy"
+    assert node["status"]["schema_version"] == 1
+    assert health_command.run_health(home, peers=(), as_json=False) == 2
+    assert health_command.run_health(home / "nowhere", peers=(), as_json=True) == 2
+    assert health_command.run_health(home, peers=("127.0.0.1:1",), as_json=True) == 2
+
+
+def test_health_is_quick_and_imports_no_torch(home: Path) -> None:
+    code = (
+        "import sys, time; started = time.monotonic()\n"
+        "from pathlib import Path\n"
+        "from ftis_node.commands.health import run_health\n"
+        f"run_health(Path({str(home)!r}), peers=(), as_json=True)\n"
+        "heavy = {'torch', 'transformers', 'grpc', 'hivemind', 'numpy'} & set(sys.modules)\n"
+        "print(heavy or 'light', file=sys.stderr)\n"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "light"
+    assert time.monotonic() - started < 20  # a hang, not a speed, is what this looks for
+
+
+def test_strings_from_peers_can_not_move_the_cursor_or_style_the_screen(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mallory's model is named with an escape sequence and rich markup."""
+    peer = read_status(home).peers[0].model_copy(update={"model": "\x1b[2J[bold red]evil[/]\r"})
+    output = io.StringIO()
+    real = rendering.Console
+    monkeypatch.setattr(rendering, "Console", lambda **_: real(file=output, width=200))
+    rendering.print_health([("here", running(home, peers=(peer,)), Level.HEALTHY, [])])
+    shown = output.getvalue()
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert "[bold red]evil[/]" in shown
+
+
+def test_a_peers_answer_is_bounded(home: Path) -> None:
+    honest = json.loads(read_status(home).model_dump_json())
+    for change in (
+        {"model": "x" * 10_000},
+        {"round": "many"},
+        {"peers": honest["peers"] * 5000},
+        {"activity": None},
+    ):
+        with pytest.raises(ValidationError):
+            NodeStatus.model_validate_json(json.dumps(honest | change))
+    assert NodeStatus.model_validate_json(json.dumps(honest | {"new_field": 1}))
