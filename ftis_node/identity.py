@@ -135,16 +135,17 @@ def _acquire(file: TextIO) -> bool:
     return False
 
 
-def home_is_locked(home: Path) -> bool:
-    """Whether a daemon runs on this home right now."""
+def daemon_of(home: Path) -> int | None:
+    """The process id of the daemon that runs on this home right now; None when there is none."""
     try:
         with open(home / LOCK_FILE) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        holder = _lock_holder(home)
+        return int(holder) if holder.isdigit() else 0
     except FileNotFoundError:
-        return False
-    return False
+        return None
+    return None
 
 
 def _lock_holder(home: Path) -> str:

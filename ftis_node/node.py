@@ -167,7 +167,7 @@ class _Node:
             self._identity.peer_id, run, __version__, self._config.model.name, self._config.network.advertise or ""
         )
         server, port = await start_server(SwarmService(own, gossip, self._status_json, self._connected), listen)
-        await self._database(self._store.put, "listening", Address(listen.host, port).target.encode())
+        await self._put_of_this_process("listening", Address(listen.host, port).target)
         log.info(
             "node %s of run %r (%s) listens on %s",
             short_id(own.peer_id), run.manifest.name, short_id(run.run_id), Address(listen.host, port).target,
@@ -285,7 +285,11 @@ class _Node:
         await self._database(self._store.dial_state, str(address), state, retry_at, peer)
 
     async def _report_learner(self, state: str) -> None:
-        await self._database(self._store.put, "learner", state.encode())
+        await self._put_of_this_process("learner", state)
+
+    async def _put_of_this_process(self, key: str, value: str) -> None:
+        """A state that means nothing once this process is gone: readers compare the process id."""
+        await self._database(self._store.put, key, f"{os.getpid()} {value}".encode())
 
     async def _status_json(self) -> bytes:
         status = await asyncio.to_thread(read_status, self._options.home)

@@ -1,10 +1,11 @@
+import os
 import subprocess
 import sys
 
 import pytest
 
 from ftis_node.errors import HomeError
-from ftis_node.identity import KEY_FILE, Identity, home_is_locked, load_or_create_identity, lock_home, verify_signature
+from ftis_node.identity import KEY_FILE, Identity, daemon_of, load_or_create_identity, lock_home, verify_signature
 from ftis_node.types import PeerId
 
 
@@ -42,7 +43,7 @@ def test_signatures_hold_for_their_domain_and_data_only() -> None:
 
 def test_a_second_daemon_on_the_same_home_is_refused(tmp_path) -> None:
     with lock_home(tmp_path):
-        assert home_is_locked(tmp_path)
+        assert daemon_of(tmp_path) == os.getpid()
         script = (
             "import pathlib; from ftis_node.identity import lock_home;"
             f"lock_home(pathlib.Path({str(tmp_path)!r})).__enter__()"
@@ -50,7 +51,7 @@ def test_a_second_daemon_on_the_same_home_is_refused(tmp_path) -> None:
         second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert second.returncode != 0
         assert "another node (process" in second.stderr
-    assert not home_is_locked(tmp_path)
+    assert daemon_of(tmp_path) is None
 
 
 def test_the_lock_ends_with_the_process_that_held_it(tmp_path) -> None:

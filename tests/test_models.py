@@ -16,8 +16,8 @@ from ftis_node.models import BUILTIN_FOLDER, load_model, render_prompt, vocabula
 TEXTS = ["Hello, wörld!", "12+7=19", " \n\t", "日本語 🎉", "naïve café"]
 
 
-def load(name: str, rank: int = 0, targets: str | tuple[str, ...] = "all-linear"):
-    return load_model(ModelConfig(name=name), LoraConfig(rank=rank, targets=targets), seed=0)
+def load(name: str, rank: int = 0):
+    return load_model(ModelConfig(name=name), LoraConfig(rank=rank), seed=0)
 
 
 @pytest.mark.parametrize("name", ["small", "large", "large-steps"])
@@ -145,7 +145,7 @@ def test_adapters_of_one_seed_are_alike_and_leave_the_base_alone() -> None:
 
 def test_adapter_targets_that_are_not_there() -> None:
     with pytest.raises(ModelError, match=r"lora.targets = \('nowhere',\)"):
-        load("builtin:small", 4, ("nowhere",))
+        load_model(ModelConfig(name="builtin:small"), LoraConfig(rank=4, targets=("nowhere",)), seed=0)
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> None:

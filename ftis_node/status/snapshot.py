@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ftis_node import __version__
-from ftis_node.identity import home_is_locked
+from ftis_node.identity import daemon_of
 from ftis_node.manifest import parse_run
 from ftis_node.store.reader import StoreReader
 from ftis_node.store.reports import RoundReport
@@ -101,18 +101,18 @@ def read_status(home: Path) -> NodeStatus:
     with StoreReader(home) as store:
         manifest = store.network_state("manifest")
         run = None if manifest is None else parse_run(manifest, source="stored run manifest")
-        activity, last, listening = store.activity(), store.last_round(), store.network_state("listening")
+        activity, last = store.activity(), store.last_round()
         published, received = store.published(), store.received()
-        running = home_is_locked(home)
+        daemon = daemon_of(home)
         return NodeStatus(
             at_ms=now_ms(),
             version=__version__,
             peer_id=(store.network_state("peer_id") or b"").hex(),
-            listening=None if listening is None or not running else listening.decode(),
+            listening=_of_daemon(store.network_state("listening"), daemon),
             run_id=None if run is None else run.run_id.hex(),
             run_name=None if run is None else run.manifest.name,
-            daemon_running=running,
-            learner=(store.network_state("learner") or b"not started").decode() if running else "stopped",
+            daemon_running=daemon is not None,
+            learner=_of_daemon(store.network_state("learner"), daemon) or ("stopped" if daemon is None else "starting"),
             model=(store.learner_state("model") or b"").decode(),
             parameters=int(store.learner_state("parameters") or b"0"),
             trainable_parameters=int(store.learner_state("trainable_parameters") or b"0"),
@@ -142,6 +142,12 @@ def read_status(home: Path) -> NodeStatus:
                 for r in store.rejections()
             ),
         )
+
+
+def _of_daemon(value: bytes | None, daemon: int | None) -> str | None:
+    """A state that the running daemon wrote, and not one before it."""
+    process, _, state = (value or b"").decode().partition(" ")
+    return state if daemon is not None and process == str(daemon) else None
 
 
 def judge(status: NodeStatus) -> tuple[Level, list[str]]:

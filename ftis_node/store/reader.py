@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from ftis_node.errors import StoreError
 from ftis_node.store.reports import RoundReport
 from ftis_node.store.schema import open_read_only
 
@@ -57,7 +58,10 @@ class RejectionRow:
 
 
 class StoreReader:
-    """Read-only view of one home's store. Raises StoreError when there is none."""
+    """Read-only view of one home's store, to be used as a context manager.
+
+    Raises StoreError when there is none, and at the end of the block when it turned out to be damaged.
+    """
 
     def __init__(self, home: Path) -> None:
         self._db: sqlite3.Connection = open_read_only(home)
@@ -69,6 +73,8 @@ class StoreReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._db.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            raise StoreError(f"the store can't be read: {error}") from error
 
     def network_state(self, key: str) -> bytes | None:
         row = self._db.execute("SELECT value FROM network_state WHERE key = ?", (key,)).fetchone()

@@ -121,7 +121,11 @@ def open_read_only(home: Path) -> sqlite3.Connection:
         version = database.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: can't be read: {error}") from error
+    if version == 0:
+        database.close()
+        raise StoreError(f"{path}: is being made by a node that starts right now")
     if version != SCHEMA_VERSION:
+        database.close()
         raise StoreError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
     return database
 

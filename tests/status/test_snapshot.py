@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
 from ftis_node.commands import health as health_command
 from ftis_node.errors import StoreError
@@ -18,6 +20,7 @@ from ftis_node.status.snapshot import DialStatus, Level, NodeStatus, judge, read
 from ftis_node.store.learner import LearnerStore
 from ftis_node.store.network import NetworkStore
 from ftis_node.store.reports import RoundReport
+from ftis_node.store.schema import STORE_FILE
 from ftis_node.types import LocalProfile, PeerId
 from tests.builders import RUN
 
@@ -30,8 +33,8 @@ def home(tmp_path: Path) -> Path:
     network, learner = NetworkStore(tmp_path), LearnerStore(tmp_path)
     network.put("peer_id", PEER)
     network.put("manifest", RUN.data)
-    network.put("learner", b"running")
-    network.put("listening", b"127.0.0.1:47100")
+    network.put("learner", b"%d running" % os.getpid())
+    network.put("listening", b"%d 127.0.0.1:47100" % os.getpid())
     network.peer_connected(PEER, address="h:1", direction="out", model="m", version="1")
     learner.put_profile(LocalProfile(b"f" * 32, 258), model="builtin:small", parameters=10, trainable=5)
     learner.put_activity("waiting for 2 peers' groups", round_number=2, until_ms=None)
@@ -52,7 +55,20 @@ def test_all_that_is_shown_comes_from_the_store(home: Path) -> None:
     assert status.last_round is not None
     assert status.last_round.own_reward == 0.5
     assert status.peers[0].connected
+    assert status.listening == "127.0.0.1:47100"
     assert judge(status) == (Level.HEALTHY, [])
+
+
+def test_states_of_an_earlier_daemon_are_not_those_of_this_one(home: Path) -> None:
+    """After SIGKILL the store still says "finished": the next daemon must not look finished while it starts."""
+    network = NetworkStore(home)
+    network.put("learner", b"1 finished")
+    network.put("listening", b"1 127.0.0.1:47100")
+    network.close()
+    with lock_home(home):
+        status = read_status(home)
+    assert (status.learner, status.listening) == ("starting", None)
+    assert judge(status)[0] is Level.DEGRADED
 
 
 def test_without_a_daemon_the_state_is_shown_and_the_level_says_so(home: Path) -> None:
@@ -64,6 +80,24 @@ def test_without_a_daemon_the_state_is_shown_and_the_level_says_so(home: Path) -
 
 def test_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store here"):
+        read_status(tmp_path)
+
+
+def test_a_damaged_store_is_one_line_and_unreachable(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = home / STORE_FILE
+    data = bytearray(path.read_bytes())
+    for position in range(4096, len(data), 64):
+        data[position] ^= 0xFF
+    path.write_bytes(bytes(data))
+    for leftover in home.glob(STORE_FILE + "-*"):
+        leftover.unlink()
+    assert health_command.run_health(home, peers=(), as_json=False) == 2
+    assert "can't be read" in capsys.readouterr().out
+
+
+def test_a_store_that_is_being_made(tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).touch()
+    with pytest.raises(StoreError, match="is being made"):
         read_status(tmp_path)
 
 
@@ -119,8 +153,7 @@ def test_strings_from_peers_can_not_move_the_cursor_or_style_the_screen(
     """Mallory's model is named with an escape sequence and rich markup."""
     peer = read_status(home).peers[0].model_copy(update={"model": "\x1b[2J[bold red]evil[/]\r"})
     output = io.StringIO()
-    real = rendering.Console
-    monkeypatch.setattr(rendering, "Console", lambda **_: real(file=output, width=200))
+    monkeypatch.setattr(rendering, "Console", lambda **_: Console(file=output, width=200))
     rendering.print_health([("here", running(home, peers=(peer,)), Level.HEALTHY, [])])
     shown = output.getvalue()
     assert "\x1b" not in shown

@@ -1,0 +1,119 @@
+"""The command line as a user meets it: every mistake is one line, exit code 2, no traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftis_node import __version__
+from ftis_node.commands.init import run_toml
+from ftis_node.manifest import load_run
+from ftis_node.tasks.registry import check_task
+
+
+def ftis_node(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ftis_node", *arguments], capture_output=True, text=True, timeout=timeout, check=False,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+    )  # fmt: skip
+
+
+def test_version() -> None:
+    assert ftis_node("version").stdout.strip() == __version__
+
+
+def test_init_writes_files_that_join_and_people_can_read(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    done = ftis_node("init", str(home))
+    assert done.returncode == 0, done.stderr
+    check_task(load_run(home / "run.toml").manifest.tasks[0])
+    assert "# groups_per_step = 24" in (home / "node.toml").read_text()
+    again = ftis_node("init", str(home))
+    assert again.returncode == 1
+    assert "exists already and is not overwritten" in again.stderr
+
+
+RUN = run_toml("test")
+MISTAKES = [
+    ("no run", [], "", "no run: give --run run.toml to start a swarm, or --peers host:port to join one"),
+    ("unknown key", ["--set", "training.groupsize=3"], "", "training.groupsize"),
+    ("did you mean", ["--set", "training.learning_rat=3"], "", "learning_rate"),
+    ("wrong type", ["--set", "training.groups_per_step='many'"], "", "training.groups_per_step = 'many'"),
+    ("negative rate", ["--set", "training.learning_rate=-1.0"], "", "training.learning_rate = -1.0"),
+    ("estimator without g", ["--set", "ftis.kl_estimator='k1_sum'"], "", "kl_threshold must be set"),
+    ("vis", ["--set", "ftis.method='vis'", "--set", "training.update_epochs=2"], "", "update_epochs must be 1"),
+    ("malformed override", ["--set", "training"], "", "must look like section.key=value"),
+    ("address", ["--peers", "nowhere"], "", "--peers: 'nowhere' is not an address"),
+    ("port", ["--peers", "host:99999"], "", "the port must be from 1 to 65535"),
+    ("run id", ["--run-id", "abc"], "", "--run-id: 'abc' is not a run id"),
+    ("log level", ["--log-level", "loud"], "", "--log-level: 'loud'"),
+    ("no such config", ["--config", "/nowhere/node.toml"], "", "/nowhere/node.toml: can't be read"),
+    ("group size", [], RUN.replace("group_size = 8", "group_size = 1"), "group_size"),
+    ("manifest key", [], RUN + "\n[sampling2]\nx = 1\n", "sampling2"),
+    ("not TOML", [], "name = ", "not valid TOML"),
+    ("unknown task", [], RUN.replace('name = "addition"', 'name = "chess"', 1), "chess"),
+    ("ceiling", [], RUN.replace("completion_tokens = 48", "completion_tokens = 10000"), "ceilings.completion_tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "run", "message"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], run: str, message: str) -> None:
+    command = ["join", "--home", str(tmp_path / "home"), "--listen", "127.0.0.1:0", *arguments]
+    if run:
+        (tmp_path / "run.toml").write_text(run)
+        command += ["--run", str(tmp_path / "run.toml")]
+    done = ftis_node(*command)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    last = [line for line in done.stderr.splitlines() if "ftis-node: " in line or "ERROR" in line]
+    assert len(last) == 1, done.stderr
+    assert message in last[0]
+
+
+def test_a_model_that_is_not_there_ends_the_node_with_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    done = ftis_node(
+        "join", "--home", str(tmp_path / "home"), "--listen", "127.0.0.1:0", "--run", str(tmp_path / "run.toml"),
+        "--model", "builtin:huge",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "there is no such built-in model; there are builtin:large" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_another_run_in_a_home_is_refused(tmp_path: Path) -> None:
+    from ftis_node.store.network import NetworkStore
+
+    home = tmp_path / "home"
+    home.mkdir()
+    store = NetworkStore(home)
+    store.put("manifest", RUN.encode())
+    store.close()
+    (tmp_path / "other.toml").write_text(run_toml("other"))
+    done = ftis_node("join", "--home", str(home), "--run", str(tmp_path / "other.toml"), "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert "use another --home for another run" in done.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    import socket
+
+    (tmp_path / "run.toml").write_text(RUN)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = ftis_node(
+            "join", "--home", str(tmp_path / "home"), "--run", str(tmp_path / "run.toml"), "--listen",
+            f"127.0.0.1:{port}",
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "can't listen there: is the port in use?" in done.stderr
+
+
+def test_health_of_nothing_is_exit_code_2(tmp_path: Path) -> None:
+    done = ftis_node("health", "--home", str(tmp_path))
+    assert done.returncode == 2
+    assert "there is no store here" in done.stdout
