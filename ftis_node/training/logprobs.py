@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ftis_node.errors import ModelError
 from ftis_node.training.collate import MicroBatch
+from ftis_node.training.head import TokenLogprobs
 
 CHUNK_LOGITS = 16 * 1024 * 1024
 """Logits in one chunk: 64 MiB in float32."""
@@ -52,11 +53,16 @@ class CompletionScorer:
         """states [N, H], targets [N] -> [N]."""
         vocabulary = self._head.weight.shape[0] if hasattr(self._head, "weight") else self._head.out_features
         size = max(1, CHUNK_LOGITS // int(vocabulary))
+        if type(self._head) is nn.Linear and self._softcap is None:
+            factor = self._scale / self._temperature
+            arguments = (states, self._head.weight, self._head.bias, targets, factor, size)
+            picked: Tensor = TokenLogprobs.apply(*arguments)
+            return picked
         parts = []
         for start in range(0, len(targets), size):
             chunk, wanted = states[start : start + size], targets[start : start + size]
             if torch.is_grad_enabled() and len(targets) > size:
-                # Logits are worked out again in the backward pass, one chunk at a time.
+                # An adapter on the head, or a soft cap: autograd knows how. Logits are worked out again in the backward pass, one chunk at a time.
                 part = checkpoint(self._chunk, chunk, wanted, use_reentrant=False)
             else:
                 part = self._chunk(chunk, wanted)

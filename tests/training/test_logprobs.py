@@ -69,7 +69,7 @@ def test_values_and_gradients_are_those_of_full_logits(
         torch.testing.assert_close(chunked, full, rtol=1e-3, atol=1e-5)
 
 
-FAMILIES = {
+FAMILIES: dict[str, Any] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
     "qwen2, tied": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL, tie_word_embeddings=True)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, n_positions=64)),
@@ -101,14 +101,36 @@ def test_a_head_that_does_something_unknown_is_refused_and_never_scored_wrongly(
         CompletionScorer(Odd(LlamaConfig(**SMALL, initializer_range=1.0)).eval(), temperature=1.0)
 
 
-def test_never_more_than_one_chunk_of_logits_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head sees few positions at a time, in the backward pass too."""
+def test_nothing_of_the_size_of_all_logits_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 4 * 50)
     model, batch = llama(), batch_of()
-    seen: list[int] = []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.numel()))
     scorer = CompletionScorer(model, temperature=1.0)
-    seen.clear()
-    scorer(batch).sum().backward()
+    kept: list[torch.Size] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        values = scorer(batch)
+    values.sum().backward()
+    weight = model.lm_head.weight.shape
+    assert not [shape for shape in kept if 50 in shape and shape != weight]
+
+
+def test_a_soft_capped_head_goes_through_the_head_in_chunks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 4 * 50)
+    torch.manual_seed(0)
+    model: Any = FAMILIES["gemma2, soft-capped"]().eval()
+    batch = batch_of()
+    seen: list[int] = []
+    scorer = CompletionScorer(model, temperature=1.0)
+    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.numel()))
+    chunked = scorer(batch)
+    chunked.sum().backward()
+    gradient = model.lm_head.weight.grad.clone()
     assert max(seen) <= 4 * 50
     assert len(seen) == 2 * -(-int(batch.loss_mask.sum()) // 4)  # once forward, once more for the backward pass
+    model.zero_grad()
+    plain(model, batch, 1.0).sum().backward()
+    torch.testing.assert_close(gradient, model.lm_head.weight.grad, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,54 @@
+"""Runs benchmarks, every measurement in a fresh process, and prints their figures as one JSON document."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+RUNS = 3
+PARTS = ("generation", "step", "wire")
+
+
+def measure(part: str, variant: str) -> dict[str, float]:
+    """One run of one variant in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"scripts.benchmarks.{part}", variant], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{part} {variant} failed:\n{done.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def compare(part: str) -> dict[str, Any]:
+    """Medians over runs that alternate between ours and the reference, and their ratios."""
+    runs: dict[str, list[dict[str, float]]] = {"ours": [], "reference": []}
+    for _ in range(RUNS):
+        for variant, results in runs.items():
+            results.append(measure(part, variant))
+    medians = {
+        variant: {key: statistics.median(result[key] for result in results) for key in results[0]}
+        for variant, results in runs.items()
+    }
+    ratios = {key: medians["ours"][key] / medians["reference"][key] for key in medians["ours"]}
+    return {**medians, "ours_over_reference": ratios, "runs": RUNS}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(PARTS)
+    unknown = sorted(set(wanted) - set(PARTS))
+    if unknown:
+        sys.exit(f"scripts/bench: there is no benchmark {unknown[0]!r}; there are {', '.join(PARTS)}")
+    results: dict[str, Any] = {"machine": {"cpu_count": os.cpu_count(), "python": platform.python_version()}}
+    for part in wanted:
+        results[part] = measure(part, "ours") if part == "wire" else compare(part)
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
