@@ -62,7 +62,8 @@ class CompletionScorer:
         for start in range(0, len(targets), size):
             chunk, wanted = states[start : start + size], targets[start : start + size]
             if torch.is_grad_enabled() and len(targets) > size:
-                # An adapter on the head, or a soft cap: autograd knows how. Logits are worked out again in the backward pass, one chunk at a time.
+                # An adapter on the head, or a soft cap: autograd knows how. The logits are worked out again in
+                # the backward pass, one chunk at a time.
                 part = checkpoint(self._chunk, chunk, wanted, use_reentrant=False)
             else:
                 part = self._chunk(chunk, wanted)
