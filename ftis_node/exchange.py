@@ -10,13 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from ftis_node.clock import now_ms
 from ftis_node.config import CeilingsConfig
 from ftis_node.errors import StoreError
 from ftis_node.identity import Identity
 from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
 from ftis_node.manifest import Run
 from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
-from ftis_node.store.schema import now_ms
 from ftis_node.swarm.gossip import Neighbour
 from ftis_node.types import BatchName, PeerId, short_id
 from ftis_node.wire.codec import decode_batch, encode_batch, sign_batch

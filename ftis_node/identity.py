@@ -26,6 +26,8 @@ LOCK_FILE = "node.lock"
 LOCK_ATTEMPTS = 5
 
 BATCH_DOMAIN = b"ftis-node/batch/1\0"
+RECORD_DOMAIN = b"ftis-node/record/1\0"
+HELLO_DOMAIN = b"ftis-node/hello/1\0"
 
 
 @dataclass(frozen=True)

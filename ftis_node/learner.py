@@ -21,6 +21,7 @@ from types import TracebackType
 
 import torch
 
+from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError, StoreError, WireError
 from ftis_node.inbox.content import CheckedGroup
@@ -31,7 +32,6 @@ from ftis_node.round import OWN, build_party, check, generate, train, training_g
 from ftis_node.round_report import RoundClock, build_report, describe
 from ftis_node.store.learner import GroupVerdict, LearnerStore, ReadyGroup, ReceivedRow
 from ftis_node.store.reports import RoundReport, Totals
-from ftis_node.store.schema import now_ms
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
 from ftis_node.training.collate import TrainingGroup
 from ftis_node.training.trainer import StepReport

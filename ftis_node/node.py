@@ -17,18 +17,21 @@ from pathlib import Path
 import grpc
 
 from ftis_node import __version__
+from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
-from ftis_node.errors import ConfigError
+from ftis_node.errors import ConfigError, WireError
 from ftis_node.exchange import BatchExchange, DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.status.snapshot import read_status
 from ftis_node.store.network import NetworkStore
-from ftis_node.store.schema import now_ms
 from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
 from ftis_node.swarm.addresses import Address, parse_address
+from ftis_node.swarm.dialing import fetch_run, keep_dialling
 from ftis_node.swarm.gossip import Gossip, Session
-from ftis_node.swarm.service import Self, SwarmService, fetch_run, keep_dialling, start_server
+from ftis_node.swarm.handshake import Self
+from ftis_node.swarm.service import SwarmService, bind, start
+from ftis_node.swarm.tls import load_or_create_certificate
 from ftis_node.types import PeerId, RunId, short_id
 from ftis_node.wire.v1 import swarm_pb2 as pb
 
@@ -143,10 +146,13 @@ class _Node:
         while not self._stop.is_set():
             for address in self._peers:
                 try:
-                    run = await fetch_run(address, self._options.expected_run_id)
-                except (TimeoutError, grpc.aio.AioRpcError) as error:
-                    log.info("%s does not answer: %s", address, type(error).__name__)
+                    run, peer = await fetch_run(address, self._options.expected_run_id)
+                except (TimeoutError, grpc.aio.AioRpcError, WireError) as error:
+                    reason = str(error) if isinstance(error, WireError) else "does not answer"
+                    log.info("%s: %s", address, reason)
                     continue
+                if address.peer_id is None:
+                    await self._database(self._store.pin, address.target, peer)
                 how = "as expected" if self._options.expected_run_id else "trusted on first use, and remembered"
                 log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
                 return run
@@ -163,16 +169,26 @@ class _Node:
         exchange = BatchExchange(self._database, run, self._identity, self._config.ceilings)
         gossip = Gossip(exchange, self._identity.peer_id)
         listen = parse_address(self._config.network.listen, source="network.listen", lowest_port=0)
+        certificate = load_or_create_certificate(self._options.home)
+        server, port = await bind(listen, certificate.server_credentials())
+        advertise = self._config.network.advertise
         own = Self(
-            self._identity.peer_id, run, __version__, self._config.model.name, self._config.network.advertise or ""
+            identity=self._identity,
+            certificate=certificate,
+            run=run,
+            version=__version__,
+            model=self._config.model.name,
+            addresses=() if advertise is None else (parse_address(advertise, source="network.advertise"),),
+            listen_port=port,
+            instance=os.urandom(16),
         )
-        server, port = await start_server(SwarmService(own, gossip, self._status_json, self._connected), listen)
+        await start(server, SwarmService(own, gossip, self._status_json, self._connected))
         await self._put_of_this_process("listening", Address(listen.host, port).target)
         log.info(
             "node %s of run %r (%s) listens on %s",
             short_id(own.peer_id), run.manifest.name, short_id(run.run_id), Address(listen.host, port).target,
         )  # fmt: skip
-        log.info("others join with: ftis-node join --peers HOST:%d", port)
+        log.info("others join with: ftis-node join --peers %s@HOST:%d", own.peer_id.hex(), port)
         if not self._peers:
             log.info("no peers given: training alone until one dials in")
         learner = asyncio.create_task(self._learner.run())
@@ -184,7 +200,7 @@ class _Node:
                 asyncio.create_task(
                     keep_dialling(
                         address, own, gossip, backoff_max=self._config.network.dial_backoff_max,
-                        report=self._report_dial, connected=self._connected,
+                        report=self._report_dial, connected=self._connected, remembered=self._remembered,
                     )
                 )
                 for address in self._peers
@@ -283,6 +299,11 @@ class _Node:
     async def _report_dial(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
         retry_at = None if retry_in is None else now_ms() + int(retry_in * 1000)
         await self._database(self._store.dial_state, str(address), state, retry_at, peer)
+        if peer is not None:
+            await self._database(self._store.pin, address.target, peer)
+
+    async def _remembered(self, address: Address) -> PeerId | None:
+        return await self._database(self._store.pinned_peer, address.target)
 
     async def _report_learner(self, state: str) -> None:
         await self._put_of_this_process("learner", state)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ftis_node.errors import StoreError
+from ftis_node.errors import StoreError, WireError
 from ftis_node.status.rendering import print_health, print_json
 from ftis_node.status.snapshot import Level, NodeStatus, judge, read_status
 
@@ -32,11 +32,13 @@ def _ask(peer: str) -> tuple[str, NodeStatus | None, Level, list[str]]:
     import grpc
 
     from ftis_node.swarm.addresses import parse_address
-    from ftis_node.swarm.service import fetch_status
+    from ftis_node.swarm.dialing import fetch_status
 
     address = parse_address(peer, source="--peers")
     try:
         status = NodeStatus.model_validate_json(asyncio.run(fetch_status(address)))
+    except WireError as error:
+        return peer, None, Level.UNREACHABLE, [str(error)]
     except (TimeoutError, grpc.aio.AioRpcError):
         return peer, None, Level.UNREACHABLE, ["does not answer"]
     except ValidationError as error:

@@ -12,11 +12,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ftis_node import __version__
+from ftis_node.clock import now_ms
 from ftis_node.identity import daemon_of
 from ftis_node.manifest import parse_run
 from ftis_node.store.reader import StoreReader
 from ftis_node.store.reports import RoundReport
-from ftis_node.store.schema import now_ms
 
 STATUS_SCHEMA = 1
 LONGEST = 500

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store.reports import RoundReport
-from ftis_node.store.schema import now_ms, open_database, transaction
+from ftis_node.store.schema import open_database, transaction
 from ftis_node.types import BatchName, LocalProfile, PeerId
 
 MAX_ATTEMPTS = 2

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
-from ftis_node.store.schema import now_ms, open_database, transaction
+from ftis_node.store.schema import open_database, transaction
 from ftis_node.types import BatchName, LocalProfile, PeerId
 
 
@@ -309,6 +310,16 @@ class NetworkStore:
                 (address, state[:200], now_ms(), retry_at_ms, peer),
             )
 
+    def pinned_peer(self, address: str) -> PeerId | None:
+        """Who answered at an address when it was dialled for the first time."""
+        row = self._db.execute("SELECT peer FROM pins WHERE address = ?", (address,)).fetchone()
+        return None if row is None else PeerId(bytes(row[0]))
+
+    def pin(self, address: str, peer: PeerId) -> None:
+        """Remember who answers at an address; the newest word of the owner holds."""
+        with transaction(self._db):
+            self._db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?)", (address, peer, now_ms()))
+
     # --- bounds -----------------------------------------------------------------------------
 
     def prune(self, oldest_live_ms: int) -> None:
@@ -319,6 +330,9 @@ class NetworkStore:
             self._db.execute("DELETE FROM published WHERE created_at_ms < ?", (oldest_live_ms,))
             self._db.execute("DELETE FROM received_slots WHERE keep_until_ms < ?", (now,))
             self._db.execute("DELETE FROM seen WHERE keep_until_ms < ?", (now,))
+            self._db.execute(
+                "DELETE FROM pins WHERE address NOT IN (SELECT address FROM pins ORDER BY at_ms DESC LIMIT 5000)"
+            )
             self._db.execute(
                 "DELETE FROM rejections WHERE rowid NOT IN"
                 " (SELECT rowid FROM rejections ORDER BY last_ms DESC LIMIT 5000)"

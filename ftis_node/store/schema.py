@@ -7,7 +7,6 @@ power failure, because batches are signed and acknowledged on the strength of it
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +52,7 @@ CREATE TABLE IF NOT EXISTS peers (
     accepted_groups INTEGER NOT NULL DEFAULT 0, rejected_groups INTEGER NOT NULL DEFAULT 0,
     banned_until_ms INTEGER NOT NULL DEFAULT 0, ban_reason TEXT NOT NULL DEFAULT '', ban_proof BLOB
 ) STRICT;
+CREATE TABLE IF NOT EXISTS pins (address TEXT PRIMARY KEY, peer BLOB NOT NULL, at_ms INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS dials (
     address TEXT PRIMARY KEY, state TEXT NOT NULL, since_ms INTEGER NOT NULL, retry_at_ms INTEGER, peer BLOB
 ) STRICT;
@@ -80,11 +80,6 @@ CREATE TABLE IF NOT EXISTS verdicts (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, report TEXT NOT NULL) STRICT;
 """
-
-
-def now_ms() -> int:
-    """Wall-clock time in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def open_database(home: Path) -> sqlite3.Connection:

@@ -33,5 +33,8 @@ CHUNK_BYTES = 64 * 1024
 MAX_NAMES_PER_FRAME = 4096
 """Batch names in one have or want frame (32 bytes each)."""
 
+MAX_RECORD_BYTES = 1024
+"""A signed node record."""
+
 MAX_STREAMS = 64
 """Neighbours that may have dialled this node at the same time."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store import schema
 from ftis_node.store.learner import GroupVerdict, LearnerStore, ReceivedRow
@@ -28,7 +29,7 @@ def batch(number: int, *, author: PeerId = ALICE, sequence: int | None = None, s
         author=author,
         epoch=1,
         sequence=number if sequence is None else sequence,
-        created_at_ms=schema.now_ms(),
+        created_at_ms=now_ms(),
         window=number,
         slots=slots,
         sequences=4,
@@ -226,9 +227,9 @@ def test_old_batches_are_pruned_and_memories_kept_until_their_time(sides) -> Non
 
 def test_bans_end(sides) -> None:
     network, _ = sides
-    network.ban(ALICE, until_ms=schema.now_ms() + 10_000, reason="equivocation", proof=b"proof")
+    network.ban(ALICE, until_ms=now_ms() + 10_000, reason="equivocation", proof=b"proof")
     assert network.is_banned(ALICE)
-    network.ban(ALICE, until_ms=schema.now_ms() - 1, reason="equivocation", proof=b"proof")
+    network.ban(ALICE, until_ms=now_ms() - 1, reason="equivocation", proof=b"proof")
     assert not network.is_banned(ALICE)
 
 

@@ -3,23 +3,21 @@
 import asyncio
 import contextlib
 import hashlib
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 
+from ftis_node.clock import now_ms
+from ftis_node.identity import Identity
 from ftis_node.manifest import Run, parse_run
 from ftis_node.swarm import gossip as gossip_module
 from ftis_node.swarm.addresses import Address, address_range, parse_address
+from ftis_node.swarm.dialing import fetch_run, fetch_status, keep_dialling, open_channel
 from ftis_node.swarm.gossip import Gossip, Neighbour, Session
-from ftis_node.swarm.service import (
-    Self,
-    SwarmService,
-    fetch_run,
-    fetch_status,
-    keep_dialling,
-    open_channel,
-    start_server,
-)
+from ftis_node.swarm.handshake import NONCE_KEY, Self, client_hello
+from ftis_node.swarm.service import SwarmService, bind, start
+from ftis_node.swarm.tls import fetch_certificate, make_certificate, public_key_sha256
 from ftis_node.types import BatchName, PeerId, RunId
 from ftis_node.wire.limits import MAX_BATCH_BYTES
 from ftis_node.wire.v1 import swarm_pb2 as pb
@@ -34,17 +32,25 @@ def name_of(data: bytes) -> BatchName:
     return BatchName(hashlib.sha256(data).digest())
 
 
+def self_of(number: int, run: Run = RUN) -> Self:
+    return Self(
+        identity=Identity.from_seed(bytes([number]) * 32), certificate=make_certificate(), run=run, version="1",
+        model="tiny", addresses=(), listen_port=1, instance=os.urandom(16),
+    )  # fmt: skip
+
+
 class Node:
     """A real server and real dialers around a dictionary of batches."""
 
     def __init__(self, number: int, run: Run = RUN) -> None:
-        self.peer_id = PeerId(bytes([number]) * 32)
+        self.own = self_of(number, run)
+        self.peer_id = self.own.peer_id
+        self.pins: dict[str, PeerId] = {}
         self.batches: dict[BatchName, bytes] = {}
         self.deliveries: list[BatchName] = []
         self.faults: list[str] = []
         self.dials: list[str] = []
         self.gossip = Gossip(self, self.peer_id)
-        self.own = Self(self.peer_id, run, "1", "tiny", "")
         self.port = 0
 
     async def live(self) -> list[tuple[BatchName, int]]:
@@ -81,11 +87,17 @@ class Node:
 
     async def _report_dial(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
         self.dials.append(state)
+        if peer is not None:
+            self.pins[address.target] = peer
+
+    async def _remembered(self, address: Address) -> PeerId | None:
+        return self.pins.get(address.target)
 
     @contextlib.asynccontextmanager
     async def serving(self, *dial: "Node") -> AsyncIterator["Node"]:
-        service = SwarmService(self.own, self.gossip, self._status, self._connected)
-        server, self.port = await start_server(service, Address("127.0.0.1", self.port))
+        listen = Address("127.0.0.1", self.port)
+        server, self.port = await bind(listen, self.own.certificate.server_credentials())
+        await start(server, SwarmService(self.own, self.gossip, self._status, self._connected))
         try:
             async with self.dialling(*dial):
                 yield self
@@ -98,7 +110,7 @@ class Node:
             asyncio.create_task(
                 keep_dialling(
                     Address("127.0.0.1", node.port), self.own, self.gossip,
-                    backoff_max=0.2, report=self._report_dial, connected=self._connected,
+                    backoff_max=0.2, report=self._report_dial, connected=self._connected, remembered=self._remembered,
                 )
             )
             for node in peers
@@ -123,17 +135,24 @@ async def until(condition, what: str, seconds: float = 20.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def raw_stream(node: Node, hello: pb.Frame | None = None):
-    """Mallory's own client: speaks frames by hand."""
-    async with open_channel(Address("127.0.0.1", node.port)) as channel:
+async def raw_stream(node: Node, *, hello: bool = True):
+    """Mallory's own client: after an honest hello she speaks frames by hand."""
+    address = Address("127.0.0.1", node.port)
+    certificate = await fetch_certificate(address)
+    async with open_channel(address, certificate) as channel:
         call = rpc.SwarmStub(channel).Exchange()
-        if hello is not None:
-            await call.write(hello)
+        nonce = dict(await call.initial_metadata())[NONCE_KEY]
+        if hello:
+            await call.write(hello_of(MALLORY, certificate, nonce))
         yield call
         call.cancel()
 
 
-MALLORY = Self(PeerId(b"m" * 32), RUN, "1", "tiny", "")
+def hello_of(own: Self, certificate: bytes, nonce: bytes) -> pb.Frame:
+    return client_hello(own, server_key_sha256=public_key_sha256(certificate), nonce=nonce, now_ms=now_ms())
+
+
+MALLORY = self_of(200)
 
 
 def test_a_batch_reaches_everybody_through_a_node_in_the_middle() -> None:
@@ -188,8 +207,9 @@ def test_both_dial_each_other_and_one_session_stays() -> None:
             name = first.publish(b"once")
             await until(lambda: name in second.batches, "a batch")
             assert second.deliveries == [name]
-            assert first.gossip.sessions[second.peer_id].neighbour.direction == "out"
-            assert second.gossip.sessions[first.peer_id].neighbour.direction == "in"
+            smaller, larger = sorted((first, second), key=lambda node: node.peer_id)
+            assert smaller.gossip.sessions[larger.peer_id].neighbour.direction == "out"
+            assert larger.gossip.sessions[smaller.peer_id].neighbour.direction == "in"
 
     asyncio.run(scenario())
 
@@ -213,13 +233,13 @@ def test_a_stranger_to_the_run_is_told_why() -> None:
         (pb.Frame(have=pb.Have(names=b"x" * 32, sizes=b"\xff" * 4)), f"1 to {MAX_BATCH_BYTES} are allowed"),
         (pb.Frame(want=pb.Want(names=b"x")), "1 bytes of names"),
         (pb.Frame(), "has no place here"),
-        (MALLORY.hello(), "has no place here"),
+        (pb.Frame(hello=pb.Hello()), "has no place here"),
     ],
 )
 def test_mallory_breaks_the_protocol_and_only_her_session_ends(frame: pb.Frame, expected: str) -> None:
     async def scenario() -> None:
         node, honest = Node(1), Node(2)
-        async with node.serving(), honest.serving(node), raw_stream(node, MALLORY.hello()) as mallory:
+        async with node.serving(), honest.serving(node), raw_stream(node) as mallory:
             await until(lambda: len(node.gossip.sessions) == 2, "both connections")
             await mallory.write(frame)
             await until(lambda: node.faults, "a fault")
@@ -234,7 +254,7 @@ def test_mallory_breaks_the_protocol_and_only_her_session_ends(frame: pb.Frame, 
 def test_mallory_sends_other_bytes_than_she_announced() -> None:
     async def scenario() -> None:
         node = Node(1)
-        async with node.serving(), raw_stream(node, MALLORY.hello()) as mallory:
+        async with node.serving(), raw_stream(node) as mallory:
             await mallory.read()
             name = name_of(b"good")
             await mallory.write(pb.Frame(have=pb.Have(names=name, sizes=(4).to_bytes(4, "little"))))
@@ -250,7 +270,7 @@ def test_mallory_sends_other_bytes_than_she_announced() -> None:
 def test_mallory_pushes_what_nobody_asked_for() -> None:
     async def scenario() -> None:
         node = Node(1)
-        async with node.serving(), raw_stream(node, MALLORY.hello()) as mallory:
+        async with node.serving(), raw_stream(node) as mallory:
             await mallory.read()
             await mallory.write(pb.Frame(chunk=pb.Chunk(name=name_of(b"x"), data=b"x", last=True)))
             await mallory.write(pb.Frame(ping=pb.Ping(nonce=7)))
@@ -267,7 +287,7 @@ def test_mallory_announces_and_never_delivers_so_the_batch_is_asked_of_another(m
     async def scenario() -> None:
         node, honest = Node(1), Node(2)
         data = b"wanted by all"
-        async with node.serving(), raw_stream(node, MALLORY.hello()) as mallory:
+        async with node.serving(), raw_stream(node) as mallory:
             await mallory.write(pb.Frame(have=pb.Have(names=name_of(data), sizes=len(data).to_bytes(4, "little"))))
             await until(lambda: node.gossip.sessions and next(iter(node.gossip.sessions.values())).asked, "a want")
             async with honest.serving(node):
@@ -283,7 +303,7 @@ def test_silent_connections_end(monkeypatch) -> None:
 
     async def scenario() -> None:
         node = Node(1)
-        async with node.serving(), raw_stream(node, MALLORY.hello()):
+        async with node.serving(), raw_stream(node):
             await until(lambda: node.gossip.sessions, "the connection")
             await until(lambda: not node.gossip.sessions, "its end")
 
@@ -295,7 +315,8 @@ def test_manifest_and_status_can_be_asked_for() -> None:
         node = Node(1)
         async with node.serving():
             address = Address("127.0.0.1", node.port)
-            assert (await fetch_run(address, None)).run_id == RUN.run_id
+            run, peer = await fetch_run(address, None)
+            assert (run.run_id, peer) == (RUN.run_id, node.peer_id)
             with pytest.raises(Exception, match="--run-id"):
                 await fetch_run(address, RunId(b"x" * 32))
             assert await fetch_status(address) == b'{"state": "fine"}'

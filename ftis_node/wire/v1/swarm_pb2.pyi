@@ -1,6 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -24,18 +25,46 @@ class Frame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("peer_id", "run_id", "version", "model", "address")
+    __slots__ = ("record", "at_ms", "signature")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    at_ms: int
+    signature: bytes
+    def __init__(self, record: _Optional[bytes] = ..., at_ms: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class NodeRecord(_message.Message):
+    __slots__ = ("peer_id", "addresses", "certificate_sha256", "run_id", "model", "version", "listen_port", "instance", "created_at_ms", "expires_at_ms")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_SHA256_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LISTEN_PORT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     peer_id: bytes
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    certificate_sha256: bytes
     run_id: bytes
-    version: str
     model: str
-    address: str
-    def __init__(self, peer_id: _Optional[bytes] = ..., run_id: _Optional[bytes] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    version: str
+    listen_port: int
+    instance: bytes
+    created_at_ms: int
+    expires_at_ms: int
+    def __init__(self, peer_id: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., certificate_sha256: _Optional[bytes] = ..., run_id: _Optional[bytes] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., listen_port: _Optional[int] = ..., instance: _Optional[bytes] = ..., created_at_ms: _Optional[int] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
+
+class SignedRecord(_message.Message):
+    __slots__ = ("record", "signature")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    signature: bytes
+    def __init__(self, record: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Have(_message.Message):
     __slots__ = ("names", "sizes")
@@ -86,10 +115,12 @@ class ManifestRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ManifestReply(_message.Message):
-    __slots__ = ("manifest",)
+    __slots__ = ("manifest", "record")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     manifest: bytes
-    def __init__(self, manifest: _Optional[bytes] = ...) -> None: ...
+    record: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,134 @@
+"""The client side: pinned channels, keeping configured peers connected, and single questions to a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from ftis_node.clock import now_ms
+from ftis_node.errors import ConfigError, WireError
+from ftis_node.manifest import MAX_MANIFEST_BYTES, Run, parse_run
+from ftis_node.swarm.addresses import Address
+from ftis_node.swarm.frames import EOF
+from ftis_node.swarm.gossip import Gossip, Session, Stream
+from ftis_node.swarm.handshake import (
+    NONCE_BYTES,
+    NONCE_KEY,
+    Refused,
+    Self,
+    check_server_hello,
+    check_server_record,
+    client_hello,
+)
+from ftis_node.swarm.records import open_record
+from ftis_node.swarm.service import CHANNEL_OPTIONS, HANDSHAKE_SECONDS, Connected, neighbour_of, serve
+from ftis_node.swarm.tls import certificate_sha256, fetch_certificate, name_in, pinned_credentials, public_key_sha256
+from ftis_node.types import PeerId, RunId
+from ftis_node.wire.v1 import swarm_pb2 as pb
+from ftis_node.wire.v1 import swarm_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+RPC_SECONDS = 10.0
+FIRST_BACKOFF_SECONDS = 0.5
+RECHECK_SECONDS = 30.0
+
+ReportDial = Callable[[Address, str, float | None, PeerId | None], Awaitable[None]]
+Remembered = Callable[[Address], Awaitable[PeerId | None]]
+"""Which peer answered at an address before."""
+
+
+def open_channel(address: Address, certificate_pem: bytes) -> grpc.aio.Channel:
+    """A channel that speaks to the owner of this certificate and to nobody else."""
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name_in(certificate_pem))]
+    return grpc.aio.secure_channel(address.target, pinned_credentials(certificate_pem), options=options)
+
+
+async def keep_dialling(
+    address: Address, own: Self, gossip: Gossip, *, backoff_max: float, report: ReportDial, connected: Connected,
+    remembered: Remembered,
+) -> None:  # fmt: skip
+    """Keep one configured peer connected for as long as the node runs; backs off while it doesn't answer."""
+    backoff = FIRST_BACKOFF_SECONDS
+    while True:
+        started = asyncio.get_running_loop().time()
+        try:
+            reason, peer = await _dial(address, own, gossip, report, connected, remembered)
+            if "already connected" in reason:
+                await report(address, "connected the other way", RECHECK_SECONDS, peer)
+                await asyncio.sleep(RECHECK_SECONDS)
+                continue
+        except Refused as error:
+            reason = str(error)
+            backoff = backoff_max
+        except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            reason = str(error) if isinstance(error, WireError) else "does not answer"
+        if asyncio.get_running_loop().time() - started > RECHECK_SECONDS:
+            backoff = FIRST_BACKOFF_SECONDS  # it was a good connection
+        wait = backoff * random.uniform(0.7, 1.3)
+        log.warning("peer %s: %s; trying again in %.1f s", address, reason, wait)
+        await report(address, reason, wait, None)
+        await asyncio.sleep(wait)
+        backoff = min(2 * backoff, backoff_max)
+
+
+async def _dial(
+    address: Address, own: Self, gossip: Gossip, report: ReportDial, connected: Connected, remembered: Remembered
+) -> tuple[str, PeerId]:
+    certificate = await fetch_certificate(address)
+    expected = address.peer_id or await remembered(address)
+    async with open_channel(address, certificate) as channel:
+        call = rpc.SwarmStub(channel).Exchange()
+        nonce = await asyncio.wait_for(_nonce(call), HANDSHAKE_SECONDS)
+        hello = client_hello(own, server_key_sha256=public_key_sha256(certificate), nonce=nonce, now_ms=now_ms())
+        stream: Stream = call
+        await asyncio.wait_for(stream.write(hello), HANDSHAKE_SECONDS)
+        first = await asyncio.wait_for(stream.read(), HANDSHAKE_SECONDS)
+        if first is EOF:
+            raise WireError("the peer closed the connection before its hello")
+        record = check_server_hello(
+            first, own, certificate_sha256=certificate_sha256(certificate), expected=expected, now_ms=now_ms()
+        )
+        if expected is None:
+            log.info("%s is %s: trusted on first use, and remembered", address, record.peer_id.hex())
+        await report(address, "connected", None, record.peer_id)
+        neighbour = neighbour_of(record, direction="out", grpc_peer=f"ipv4:{address.target}")
+        return await serve(Session(neighbour, stream), gossip, connected), record.peer_id
+
+
+async def _nonce(call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame]) -> bytes:
+    for key, value in await call.initial_metadata():
+        if key == NONCE_KEY and isinstance(value, bytes) and len(value) == NONCE_BYTES:
+            return value
+    raise WireError("answers, but not as an ftis-node of this version does")
+
+
+async def fetch_run(address: Address, expected: RunId | None) -> tuple[Run, PeerId]:
+    """Get the run manifest from a peer, and who that peer is.
+
+    Raises ConfigError when the manifest isn't usable or isn't the expected one, WireError (Refused when the
+    peer isn't the one in the address), TimeoutError or AioRpcError when there is no answer.
+    """
+    certificate = await fetch_certificate(address)
+    async with open_channel(address, certificate) as channel:
+        reply = await asyncio.wait_for(rpc.SwarmStub(channel).GetManifest(pb.ManifestRequest()), RPC_SECONDS)
+    record = open_record(reply.record, now_ms=now_ms())
+    check_server_record(record, certificate_sha256=certificate_sha256(certificate), expected=address.peer_id)
+    run = parse_run(reply.manifest[: MAX_MANIFEST_BYTES + 1], source=f"run manifest from {address}")
+    if run.run_id != record.run_id:
+        raise WireError("sends a manifest that is not that of its own run")
+    if expected is not None and run.run_id != expected:
+        raise ConfigError(f"--run-id: {address} is in run {run.run_id.hex()}, expected was {expected.hex()}")
+    return run, record.peer_id
+
+
+async def fetch_status(address: Address) -> bytes:
+    """A peer's own status as JSON bytes. Raises WireError, TimeoutError or AioRpcError."""
+    certificate = await fetch_certificate(address)
+    async with open_channel(address, certificate) as channel:
+        reply = await asyncio.wait_for(rpc.SwarmStub(channel).GetStatus(pb.StatusRequest()), RPC_SECONDS)
+    return bytes(reply.status_json)
