@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -17,7 +18,10 @@ from ftis_node.identity import Identity
 from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
 from ftis_node.manifest import Run
 from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
+from ftis_node.store.peers import StoredScore
+from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.gossip import Neighbour
+from ftis_node.swarm.peers import BAN_MS, Score, charged, must_be_banned, rewarded
 from ftis_node.types import BatchName, PeerId, short_id
 from ftis_node.wire.codec import decode_batch, encode_batch, sign_batch
 
@@ -26,7 +30,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BAN_MS = 30 * 86_400_000
+EQUIVOCATION_BAN_MS = 30 * 86_400_000
+HINTS = 32
 LIVE_BATCHES = 20_000
 SIGN_AT_ONCE = 64
 VERDICTS_AT_ONCE = 1_000
@@ -60,6 +65,7 @@ class BatchExchange:
         self._max_bytes = ceilings.store_megabytes * 1024 * 1024
         self._checks = asyncio.Semaphore(PARALLEL_CHECKS)
         self._full = False
+        self.on_ban: Callable[[PeerId, str], None] = _nobody_to_tell
 
     def _lifetime_ms(self) -> int:
         limits = self._run.manifest.limits
@@ -81,6 +87,33 @@ class BatchExchange:
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
         log.warning("%s broke the protocol (%s): %s", short_id(neighbour.peer_id), reason, detail)
         await self._database(self._store.count_rejection, neighbour.peer_id, reason, Blame.NEIGHBOUR.value, detail)
+        await self._charge(neighbour.peer_id, reason)
+
+    async def addresses(self) -> list[tuple[PeerId, str]]:
+        return await self._database(self._store.peers.reachable_addresses, HINTS)
+
+    async def learn(self, addresses: list[Address]) -> None:
+        hints = [(a.peer_id, a.target) for a in addresses if a.peer_id not in (None, self._identity.peer_id)]
+        await self._database(self._store.peers.learn_addresses, [(p, target) for p, target in hints if p is not None])
+
+    async def _charge(self, peer: PeerId, reason: str) -> None:
+        """Lower a peer's score, and ban it when it is low enough."""
+        score = await self._database(self._rescore, peer, lambda score, now: charged(score, reason, now))
+        if must_be_banned(score, now_ms()):
+            await self._ban(peer, f"score {score.value:.0f}, last for {reason}", BAN_MS, None)
+
+    async def _ban(self, peer: PeerId, reason: str, duration_ms: int, proof: bytes | None) -> None:
+        log.error("%s is banned for %.0f minutes: %s", short_id(peer), duration_ms / 60_000, reason)
+        until = now_ms() + duration_ms
+        await self._database(self._store.peers.ban, peer, until_ms=until, reason=reason, proof=proof)
+        self.on_ban(peer, reason)
+
+    def _rescore(self, peer: PeerId, change: Callable[[Score, int], Score]) -> Score:
+        """Runs on the database thread, so that no other change comes in between."""
+        stored = self._store.peers.score(peer)
+        score = change(Score(stored.value, stored.at_ms), now_ms())
+        self._store.peers.put_score(peer, StoredScore(score.value, score.at_ms))
+        return score
 
     async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
         """Verify a batch and keep it. Nothing that a peer sends can raise out of here."""
@@ -101,7 +134,7 @@ class BatchExchange:
                 other_header=sighting.other_header,
                 other_signature=sighting.other_signature,
                 used_slots=sighting.used_slots,
-                author_banned=await self._database(self._store.is_banned, header.author),
+                author_banned=await self._database(self._store.peers.banned, header.author) is not None,
             )
             profile = await self._database(self._store.local_profile)
             result = await asyncio.to_thread(
@@ -139,10 +172,10 @@ class BatchExchange:
             self._store.count_rejection, peer, rejected.reason.value, rejected.blame.value, rejected.detail
         )
         if rejected.reason is RejectReason.EQUIVOCATION:
-            log.error("%s signed two batches with one sequence number and is banned", short_id(author))
-            await self._database(
-                self._store.ban, author, until_ms=now_ms() + BAN_MS, reason=rejected.reason.value, proof=rejected.proof
-            )
+            reason = "signed two batches with one sequence number"
+            await self._ban(author, reason, EQUIVOCATION_BAN_MS, rejected.proof)
+        elif rejected.blame is not Blame.NOBODY:
+            await self._charge(peer, rejected.reason.value)
 
     async def publish_outbox(self, epoch: int) -> list[tuple[BatchName, int]]:
         """Sign what the learner has put out; returns name and size of each batch, now durable."""
@@ -173,13 +206,27 @@ class BatchExchange:
     async def fold_verdicts(self) -> int:
         """Bring the learner's new verdicts into the peers' counts; returns how many there were."""
         verdicts = await self._database(self._store.fold_verdicts, VERDICTS_AT_ONCE)
+        accepted: Counter[PeerId] = Counter()
         for verdict in verdicts:
-            if verdict.outcome != "accepted":
+            if verdict.outcome == "accepted":
+                accepted[verdict.author] += 1
+            elif verdict.outcome == "rejected":
                 log.warning("rejected a group of %s: %s: %s", short_id(verdict.author), verdict.reason, verdict.detail)
+                await self._charge(verdict.author, verdict.reason)
+        for author, groups in accepted.items():
+            await self._database(self._rescore, author, functools.partial(_reward, groups))
         return len(verdicts)
 
     async def prune(self) -> None:
         await self._database(self._store.prune, self.oldest_live_ms())
+
+
+def _nobody_to_tell(peer: PeerId, reason: str) -> None:
+    del peer, reason
+
+
+def _reward(groups: int, score: Score, now: int) -> Score:
+    return rewarded(score, groups, now)
 
 
 def _as_received(opened: Opened, result: Accepted | Rejected, run: Run, data: bytes) -> ReceivedBatch:

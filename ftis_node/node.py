@@ -17,28 +17,27 @@ from pathlib import Path
 import grpc
 
 from ftis_node import __version__
-from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import ConfigError, WireError
 from ftis_node.exchange import BatchExchange, DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
+from ftis_node.membership import Membership
 from ftis_node.status.snapshot import read_status
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
 from ftis_node.swarm.addresses import Address, parse_address
-from ftis_node.swarm.dialing import fetch_run, keep_dialling
+from ftis_node.swarm.dialing import fetch_run
 from ftis_node.swarm.gossip import Gossip, Session
 from ftis_node.swarm.handshake import Self
 from ftis_node.swarm.service import SwarmService, bind, start
 from ftis_node.swarm.tls import load_or_create_certificate
-from ftis_node.types import PeerId, RunId, short_id
+from ftis_node.types import RunId, short_id
 from ftis_node.wire.v1 import swarm_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
-TRAFFIC_SECONDS = 5.0
 PRUNE_SECONDS = 30.0
 GOODBYE_SECONDS = 1.0
 MANIFEST_BACKOFF_SECONDS = 30.0
@@ -81,7 +80,7 @@ class _Node:
 
     async def main(self) -> int:
         self._install_signals()
-        await self._database(self._store.all_disconnected)
+        await self._database(self._store.peers.all_disconnected)
         await self._database(self._store.put, "peer_id", self._identity.peer_id)
         run = await self._settle_run()
         if run is None:
@@ -152,7 +151,7 @@ class _Node:
                     log.info("%s: %s", address, reason)
                     continue
                 if address.peer_id is None:
-                    await self._database(self._store.pin, address.target, peer)
+                    await self._database(self._store.peers.pin, address.target, peer)
                 how = "as expected" if self._options.expected_run_id else "trusted on first use, and remembered"
                 log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
                 return run
@@ -182,7 +181,10 @@ class _Node:
             listen_port=port,
             instance=os.urandom(16),
         )
-        await start(server, SwarmService(own, gossip, self._status_json, self._connected))
+        membership = Membership(self._database, own, gossip, self._config.network, self._peers)
+        exchange.on_ban = membership.banned
+        service = SwarmService(own, gossip, self._status_json, membership.connected, membership.admit)
+        await start(server, service)
         await self._put_of_this_process("listening", Address(listen.host, port).target)
         log.info(
             "node %s of run %r (%s) listens on %s",
@@ -194,18 +196,9 @@ class _Node:
         learner = asyncio.create_task(self._learner.run())
         background = [
             asyncio.create_task(self._publish_forever(exchange, gossip, epoch)),
-            asyncio.create_task(self._traffic_forever(gossip)),
             asyncio.create_task(self._prune_forever(exchange)),
-            *(
-                asyncio.create_task(
-                    keep_dialling(
-                        address, own, gossip, backoff_max=self._config.network.dial_backoff_max,
-                        report=self._report_dial, connected=self._connected, remembered=self._remembered,
-                    )
-                )
-                for address in self._peers
-            ),
-        ]  # fmt: skip
+            asyncio.create_task(membership.run()),
+        ]
         try:
             return await self._until_stopped(learner, background)
         finally:
@@ -237,7 +230,7 @@ class _Node:
         goodbyes = [self._say_goodbye(session) for session in list(gossip.sessions.values())]
         await asyncio.gather(*goodbyes, return_exceptions=True)
         await server.stop(grace=GOODBYE_SECONDS)
-        await self._database(self._store.all_disconnected)
+        await self._database(self._store.peers.all_disconnected)
         log.info("stopped")
 
     async def _say_goodbye(self, session: Session) -> None:
@@ -267,43 +260,12 @@ class _Node:
                     pass
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _traffic_forever(self, gossip: Gossip) -> None:
-        while True:
-            await asyncio.sleep(TRAFFIC_SECONDS)
-            for session in list(gossip.sessions.values()):
-                await self._count_traffic(session)
-
-    async def _count_traffic(self, session: Session) -> None:
-        bytes_in, bytes_out = session.bytes_in, session.bytes_out
-        session.bytes_in = session.bytes_out = 0
-        await self._database(self._store.peer_traffic, session.neighbour.peer_id, bytes_in, bytes_out)
-
     async def _prune_forever(self, exchange: BatchExchange) -> None:
         while True:
             await exchange.prune()
             await asyncio.sleep(PRUNE_SECONDS)
 
     # --- what others report -----------------------------------------------------------------
-
-    async def _connected(self, session: Session, connected: bool) -> None:
-        neighbour = session.neighbour
-        if connected:
-            await self._database(
-                self._store.peer_connected, neighbour.peer_id, address=neighbour.address,
-                direction=neighbour.direction, model=neighbour.model, version=neighbour.version,
-            )  # fmt: skip
-        else:
-            await self._count_traffic(session)
-            await self._database(self._store.peer_disconnected, neighbour.peer_id)
-
-    async def _report_dial(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
-        retry_at = None if retry_in is None else now_ms() + int(retry_in * 1000)
-        await self._database(self._store.dial_state, str(address), state, retry_at, peer)
-        if peer is not None:
-            await self._database(self._store.pin, address.target, peer)
-
-    async def _remembered(self, address: Address) -> PeerId | None:
-        return await self._database(self._store.pinned_peer, address.target)
 
     async def _report_learner(self, state: str) -> None:
         await self._put_of_this_process("learner", state)

@@ -98,7 +98,8 @@ def test_sigterm_restart_and_a_second_daemon(tmp_path: Path) -> None:
     assert newest_checkpoint(home) == before
     identity = load_or_create_identity(home).peer_id
     with Daemon(home, sets=QUICK) as node:  # nothing but --home: the same run, the same model
-        status = node.after_round(before + 1)
+        published = query(home, "SELECT count(*) FROM published")[0][0]
+        status = node.until(lambda s: s.published_batches > published, "something new is published")
         assert status.peer_id == identity.hex()
         assert f"resumed after round {before}" in node.log
         assert node.terminate() == 0

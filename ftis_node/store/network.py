@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
+from ftis_node.store.peers import PeerTables
 from ftis_node.store.schema import open_database, transaction
 from ftis_node.types import BatchName, LocalProfile, PeerId
 
@@ -65,6 +66,7 @@ class NetworkStore:
 
     def __init__(self, home: Path) -> None:
         self._db: sqlite3.Connection = open_database(home)
+        self.peers = PeerTables(self._db)
 
     def close(self) -> None:
         self._db.close()
@@ -242,7 +244,7 @@ class NetworkStore:
             ).fetchall()
             verdicts = [Verdict(int(r[0]), PeerId(bytes(r[1])), str(r[2]), str(r[3]), str(r[4])) for r in rows]
             for verdict in verdicts:
-                self._touch(verdict.author)
+                self.peers.touch(verdict.author)
                 self._db.execute(
                     "UPDATE peers SET accepted_groups = accepted_groups + ?, rejected_groups = rejected_groups + ?"
                     " WHERE peer = ?",
@@ -255,71 +257,6 @@ class NetworkStore:
                 self._put("verdict_cursor", b"%d" % verdicts[-1].id)
         return verdicts
 
-    # --- peers ------------------------------------------------------------------------------
-
-    def _touch(self, peer: PeerId) -> None:
-        now = now_ms()
-        self._db.execute(
-            "INSERT OR IGNORE INTO peers (peer, first_contact_ms, last_contact_ms) VALUES (?, ?, 0)", (peer, now)
-        )
-
-    def peer_connected(self, peer: PeerId, *, address: str, direction: str, model: str, version: str) -> None:
-        with transaction(self._db):
-            self._touch(peer)
-            self._db.execute(
-                "UPDATE peers SET connected = 1, direction = ?, last_contact_ms = ?, model = ?, version = ?,"
-                " address = CASE WHEN ? != '' THEN ? ELSE address END WHERE peer = ?",
-                (direction, now_ms(), model[:100], version[:40], address, address[:200], peer),
-            )
-
-    def peer_disconnected(self, peer: PeerId) -> None:
-        with transaction(self._db):
-            self._db.execute("UPDATE peers SET connected = 0 WHERE peer = ?", (peer,))
-
-    def peer_traffic(self, peer: PeerId, bytes_in: int, bytes_out: int) -> None:
-        """Add bytes since the last call; bytes that came in are a contact."""
-        with transaction(self._db):
-            self._db.execute(
-                "UPDATE peers SET bytes_in = bytes_in + ?1, bytes_out = bytes_out + ?2,"
-                " last_contact_ms = CASE WHEN ?1 > 0 THEN ?3 ELSE last_contact_ms END WHERE peer = ?4",
-                (bytes_in, bytes_out, now_ms(), peer),
-            )
-
-    def all_disconnected(self) -> None:
-        """At start and at the end nobody is connected, whatever a crash left behind."""
-        with transaction(self._db):
-            self._db.execute("UPDATE peers SET connected = 0")
-            self._db.execute("DELETE FROM dials")
-
-    def ban(self, peer: PeerId, *, until_ms: int, reason: str, proof: bytes | None) -> None:
-        with transaction(self._db):
-            self._touch(peer)
-            self._db.execute(
-                "UPDATE peers SET banned_until_ms = ?, ban_reason = ?, ban_proof = ? WHERE peer = ?",
-                (until_ms, reason, proof, peer),
-            )
-
-    def is_banned(self, peer: PeerId) -> bool:
-        row = self._db.execute("SELECT banned_until_ms FROM peers WHERE peer = ?", (peer,)).fetchone()
-        return row is not None and int(row[0]) > now_ms()
-
-    def dial_state(self, address: str, state: str, retry_at_ms: int | None, peer: PeerId | None) -> None:
-        with transaction(self._db):
-            self._db.execute(
-                "INSERT OR REPLACE INTO dials VALUES (?, ?, ?, ?, ?)",
-                (address, state[:200], now_ms(), retry_at_ms, peer),
-            )
-
-    def pinned_peer(self, address: str) -> PeerId | None:
-        """Who answered at an address when it was dialled for the first time."""
-        row = self._db.execute("SELECT peer FROM pins WHERE address = ?", (address,)).fetchone()
-        return None if row is None else PeerId(bytes(row[0]))
-
-    def pin(self, address: str, peer: PeerId) -> None:
-        """Remember who answers at an address; the newest word of the owner holds."""
-        with transaction(self._db):
-            self._db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?)", (address, peer, now_ms()))
-
     # --- bounds -----------------------------------------------------------------------------
 
     def prune(self, oldest_live_ms: int) -> None:
@@ -331,14 +268,7 @@ class NetworkStore:
             self._db.execute("DELETE FROM received_slots WHERE keep_until_ms < ?", (now,))
             self._db.execute("DELETE FROM seen WHERE keep_until_ms < ?", (now,))
             self._db.execute(
-                "DELETE FROM pins WHERE address NOT IN (SELECT address FROM pins ORDER BY at_ms DESC LIMIT 5000)"
-            )
-            self._db.execute(
                 "DELETE FROM rejections WHERE rowid NOT IN"
                 " (SELECT rowid FROM rejections ORDER BY last_ms DESC LIMIT 5000)"
             )
-            self._db.execute(
-                "DELETE FROM peers WHERE connected = 0 AND banned_until_ms < ? AND peer NOT IN"
-                " (SELECT peer FROM peers ORDER BY last_contact_ms DESC LIMIT 2000)",
-                (now,),
-            )
+            self.peers.prune(now)

@@ -50,9 +50,14 @@ CREATE TABLE IF NOT EXISTS peers (
     first_contact_ms INTEGER NOT NULL, last_contact_ms INTEGER NOT NULL,
     bytes_in INTEGER NOT NULL DEFAULT 0, bytes_out INTEGER NOT NULL DEFAULT 0,
     accepted_groups INTEGER NOT NULL DEFAULT 0, rejected_groups INTEGER NOT NULL DEFAULT 0,
+    score REAL NOT NULL DEFAULT 0, score_at_ms INTEGER NOT NULL DEFAULT 0, round_trip_ms REAL,
     banned_until_ms INTEGER NOT NULL DEFAULT 0, ban_reason TEXT NOT NULL DEFAULT '', ban_proof BLOB
 ) STRICT;
 CREATE TABLE IF NOT EXISTS pins (address TEXT PRIMARY KEY, peer BLOB NOT NULL, at_ms INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS addresses (
+    peer BLOB NOT NULL, target TEXT NOT NULL, learned_ms INTEGER NOT NULL, reached_ms INTEGER NOT NULL,
+    failed_ms INTEGER NOT NULL, failures INTEGER NOT NULL, PRIMARY KEY (peer, target)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dials (
     address TEXT PRIMARY KEY, state TEXT NOT NULL, since_ms INTEGER NOT NULL, retry_at_ms INTEGER, peer BLOB
 ) STRICT;

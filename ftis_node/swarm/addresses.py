@@ -46,13 +46,17 @@ def parse_address(text: str, *, source: str, lowest_port: int = 1) -> Address:
     return Address(match["v6"] or match["host"], port, None if peer is None else PeerId(bytes.fromhex(peer)))
 
 
+def observed_host(grpc_peer: str) -> str:
+    """The host part of what gRPC reports: ``ipv4:10.1.2.3:5555``, ``ipv6:%5B::1%5D:5555``; empty if there is none."""
+    return grpc_peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+
+
 def address_range(grpc_peer: str) -> str:
     """The /24 (IPv4) or /48 (IPv6) that a connection comes from; caps count per range.
 
-    ``grpc_peer`` is what gRPC reports, for example ``ipv4:10.1.2.3:5555`` or ``ipv6:%5B::1%5D:5555``.
     Loopback addresses are told apart by nothing, so they count as one range.
     """
-    host = grpc_peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    host = observed_host(grpc_peer)
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -57,7 +57,7 @@ async def keep_dialling(
     while True:
         started = asyncio.get_running_loop().time()
         try:
-            reason, peer = await _dial(address, own, gossip, report, connected, remembered)
+            reason, peer = await dial_once(address, own, gossip, report, connected, remembered)
             if "already connected" in reason:
                 await report(address, "connected the other way", RECHECK_SECONDS, peer)
                 await asyncio.sleep(RECHECK_SECONDS)
@@ -76,9 +76,13 @@ async def keep_dialling(
         backoff = min(2 * backoff, backoff_max)
 
 
-async def _dial(
+async def dial_once(
     address: Address, own: Self, gossip: Gossip, report: ReportDial, connected: Connected, remembered: Remembered
 ) -> tuple[str, PeerId]:
+    """Connect and serve the session until it ends; returns why it ended, and who it was.
+
+    Raises WireError (Refused when trying again won't help), TimeoutError or AioRpcError when there is no session.
+    """
     certificate = await fetch_certificate(address)
     expected = address.peer_id or await remembered(address)
     async with open_channel(address, certificate) as channel:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import grpc
 
-from ftis_node.errors import WireError
-from ftis_node.types import BatchName
-from ftis_node.wire.limits import CHUNK_BYTES, MAX_BATCH_BYTES, MAX_NAMES_PER_FRAME
+from ftis_node.errors import ConfigError, WireError
+from ftis_node.swarm.addresses import Address, parse_address
+from ftis_node.types import BatchName, PeerId
+from ftis_node.wire.limits import CHUNK_BYTES, MAX_BATCH_BYTES, MAX_NAMES_PER_FRAME, MAX_PEERS_PER_FRAME
 from ftis_node.wire.v1 import swarm_pb2 as pb
 
 NAME_BYTES = 32
@@ -36,6 +37,34 @@ def chunk_frames(name: BatchName, data: bytes | None) -> Iterable[pb.Frame]:
     for offset in range(0, len(data), CHUNK_BYTES):
         part = data[offset : offset + CHUNK_BYTES]
         yield pb.Frame(chunk=pb.Chunk(name=name, offset=offset, data=part, last=offset + len(part) == len(data)))
+
+
+def peers_frame(addresses: Sequence[tuple[PeerId, str]]) -> pb.Frame:
+    """Addresses of peers, at most as many as one frame may hold."""
+    parts = []
+    for peer, target in addresses[:MAX_PEERS_PER_FRAME]:
+        text = target.encode()
+        parts.append(peer + bytes([len(text)]) + text)
+    return pb.Frame(peers=pb.Peers(entries=b"".join(parts)))
+
+
+def read_peers(peers: pb.Peers) -> list[Address]:
+    """A neighbour's hints, each with the peer id that must answer there. Raises WireError."""
+    data = peers.entries
+    addresses: list[Address] = []
+    while data:
+        if len(addresses) == MAX_PEERS_PER_FRAME or len(data) <= NAME_BYTES:
+            raise WireError(f"addresses of peers that are cut off, or more than {MAX_PEERS_PER_FRAME}")
+        end = NAME_BYTES + 1 + data[NAME_BYTES]
+        peer, text, data = PeerId(data[:NAME_BYTES]), data[NAME_BYTES + 1 : end], data[end:]
+        try:
+            address = parse_address(text.decode("ascii"), source="a neighbour's hint")
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise WireError("a peer's address that is none") from error
+        if address.peer_id is not None:
+            raise WireError("a peer's address that is none")
+        addresses.append(Address(address.host, address.port, peer))
+    return addresses
 
 
 def read_names(packed: bytes) -> list[BatchName]:

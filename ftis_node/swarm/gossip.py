@@ -18,6 +18,7 @@ import grpc
 
 from ftis_node.errors import WireError
 from ftis_node.swarm import frames
+from ftis_node.swarm.addresses import Address
 from ftis_node.types import BatchName, PeerId, short_id
 from ftis_node.wire.limits import CHUNK_BYTES
 from ftis_node.wire.v1 import swarm_pb2 as pb
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 COALESCE_SECONDS = 0.2
 PING_SECONDS = 10.0
+HINTS_SECONDS = 30.0
 SILENCE_SECONDS = 35.0
 WRITE_SECONDS = 30.0
 WANT_SECONDS = 30.0
@@ -62,6 +64,14 @@ class Exchange(Protocol):
         """Verify and keep what a neighbour sent; whether it may be passed on."""
         ...
 
+    async def addresses(self) -> list[tuple[PeerId, str]]:
+        """Where peers can be dialled that the node found there itself."""
+        ...
+
+    async def learn(self, addresses: list[Address]) -> None:
+        """A neighbour's hints where others can be dialled."""
+        ...
+
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
         """A neighbour broke the protocol."""
         ...
@@ -69,7 +79,10 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Who is at the other end of a session. ``direction`` is ``out`` if this node dialled."""
+    """Who is at the other end of a session. ``direction`` is ``out`` if this node dialled.
+
+    ``dialable`` is where others may reach it, by its own word and by where it was seen to come from.
+    """
 
     peer_id: PeerId
     direction: str
@@ -77,6 +90,7 @@ class Neighbour:
     address_range: str
     model: str
     version: str
+    dialable: tuple[Address, ...] = ()
 
 
 class Session:
@@ -96,6 +110,9 @@ class Session:
         self.close_reason = ""
         self.bytes_in = 0
         self.bytes_out = 0
+        self.round_trip_ms: float | None = None
+        self.ping: tuple[int, float] | None = None  # nonce, when it was sent
+        self.hints_at = -HINTS_SECONDS
 
     def close(self, reason: str) -> None:
         if not self.closed.is_set():
@@ -198,12 +215,27 @@ class Gossip:
                 case "ping":
                     session.send(pb.Frame(pong=pb.Pong(nonce=frame.ping.nonce)))
                 case "pong":
-                    pass  # reading it was the point: the silence timer starts anew
+                    self._on_pong(session, frame.pong)
+                case "peers":
+                    await self._on_peers(session, frame.peers)
                 case "goodbye":
                     session.close(f"the peer left: {frame.goodbye.reason[:80]}")
                     return
                 case kind:
                     raise WireError(f"a frame of kind {kind!r} has no place here")
+
+    def _on_pong(self, session: Session, pong: pb.Pong) -> None:
+        if session.ping is not None and session.ping[0] == pong.nonce:
+            session.round_trip_ms = (asyncio.get_running_loop().time() - session.ping[1]) * 1000
+            session.ping = None
+
+    async def _on_peers(self, session: Session, peers: pb.Peers) -> None:
+        """Hints, at the rate at which an honest neighbour sends them; more are read and dropped."""
+        hints = frames.read_peers(peers)
+        now = asyncio.get_running_loop().time()
+        if now - session.hints_at >= HINTS_SECONDS / 2:
+            session.hints_at = now
+            await self._exchange.learn(hints)
 
     async def _on_have(self, session: Session, have: pb.Have) -> None:
         offered = frames.read_have(have)
@@ -274,9 +306,17 @@ class Gossip:
     async def _tick(self, session: Session) -> None:
         """Keep the stream alive, and ask another neighbour for what this one doesn't deliver."""
         loop = asyncio.get_running_loop()
+        hinted_at = -HINTS_SECONDS
         while True:
+            now = loop.time()
+            nonce = int(now * 1000)
+            session.ping = (nonce, now)
+            session.send(pb.Frame(ping=pb.Ping(nonce=nonce)))
+            if now - hinted_at >= HINTS_SECONDS:
+                hinted_at = now
+                if addresses := await self._exchange.addresses():
+                    session.send(frames.peers_frame(addresses))
             await asyncio.sleep(PING_SECONDS)
-            session.send(pb.Frame(ping=pb.Ping(nonce=int(loop.time() * 1000))))
             late = [name for name, (_, deadline) in session.asked.items() if deadline < loop.time()]
             for name in late:
                 self._drop(session, name)

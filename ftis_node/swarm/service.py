@@ -11,7 +11,7 @@ import grpc
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import ConfigError, WireError
-from ftis_node.swarm.addresses import Address, address_range
+from ftis_node.swarm.addresses import Address, address_range, observed_host
 from ftis_node.swarm.frames import EOF
 from ftis_node.swarm.gossip import Gossip, Neighbour, Session
 from ftis_node.swarm.handshake import NONCE_BYTES, NONCE_KEY, Self, check_client_hello, server_hello
@@ -36,16 +36,19 @@ CHANNEL_OPTIONS = [
 
 StatusJson = Callable[[], Awaitable[bytes]]
 Connected = Callable[[Session, bool], Awaitable[None]]
+Admit = Callable[[NodeRecord], Awaitable[str | None]]
+"""Why a peer is refused; None if it is welcome."""
 
 
 class SwarmService(rpc.SwarmServicer):
     """The server side; one instance per node."""
 
-    def __init__(self, own: Self, gossip: Gossip, status: StatusJson, connected: Connected) -> None:
+    def __init__(self, own: Self, gossip: Gossip, status: StatusJson, connected: Connected, admit: Admit) -> None:
         self._own = own
         self._gossip = gossip
         self._status = status
         self._connected = connected
+        self._admit = admit
         self._streams = 0
 
     async def Exchange(self, request_iterator: object, context: grpc.aio.ServicerContext[pb.Frame, pb.Frame]) -> None:
@@ -63,6 +66,9 @@ class SwarmService(rpc.SwarmServicer):
                 record = check_client_hello(first, self._own, nonce=nonce, now_ms=now_ms())
             except WireError as error:
                 await context.write(pb.Frame(goodbye=pb.Goodbye(reason=str(error))))
+                return
+            if (refusal := await self._admit(record)) is not None:
+                await context.write(pb.Frame(goodbye=pb.Goodbye(reason=refusal)))
                 return
             await context.write(server_hello(self._own, now_ms=now_ms()))
             neighbour = neighbour_of(record, direction="in", grpc_peer=context.peer())
@@ -87,6 +93,10 @@ class SwarmService(rpc.SwarmServicer):
 
 def neighbour_of(record: NodeRecord, *, direction: str, grpc_peer: str) -> Neighbour:
     """A peer whose hello was checked. ``grpc_peer`` is where the connection comes from."""
+    dialable = [Address(address.host, address.port, record.peer_id) for address in record.addresses]
+    host = observed_host(grpc_peer)
+    if direction == "in" and record.listen_port and host:
+        dialable.append(Address(host, record.listen_port, record.peer_id))
     return Neighbour(
         peer_id=record.peer_id,
         direction=direction,
@@ -94,6 +104,7 @@ def neighbour_of(record: NodeRecord, *, direction: str, grpc_peer: str) -> Neigh
         address_range=address_range(grpc_peer),
         model=record.model,
         version=record.version,
+        dialable=tuple(dict.fromkeys(dialable)),
     )
 
 

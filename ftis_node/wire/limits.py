@@ -33,6 +33,9 @@ CHUNK_BYTES = 64 * 1024
 MAX_NAMES_PER_FRAME = 4096
 """Batch names in one have or want frame (32 bytes each)."""
 
+MAX_PEERS_PER_FRAME = 64
+"""Addresses in one peers frame."""
+
 MAX_RECORD_BYTES = 1024
 """A signed node record."""
 

@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
     network.put("manifest", RUN.data)
     network.put("learner", b"%d running" % os.getpid())
     network.put("listening", b"%d 127.0.0.1:47100" % os.getpid())
-    network.peer_connected(PEER, address="h:1", direction="out", model="m", version="1")
+    network.peers.connected(PEER, address="h:1", direction="out", model="m", version="1")
     learner.put_profile(LocalProfile(b"f" * 32, 258), model="builtin:small", parameters=10, trainable=5)
     learner.put_activity("waiting for 2 peers' groups", round_number=2, until_ms=None)
     learner.finish_round(

@@ -225,12 +225,29 @@ def test_old_batches_are_pruned_and_memories_kept_until_their_time(sides) -> Non
     assert network.sighting(batch(1).name, ALICE, 1, 1, 1).name_seen
 
 
-def test_bans_end(sides) -> None:
+def test_bans_end_and_a_shorter_one_does_not_shorten_a_longer_one(sides) -> None:
     network, _ = sides
-    network.ban(ALICE, until_ms=now_ms() + 10_000, reason="equivocation", proof=b"proof")
-    assert network.is_banned(ALICE)
-    network.ban(ALICE, until_ms=now_ms() - 1, reason="equivocation", proof=b"proof")
-    assert not network.is_banned(ALICE)
+    network.peers.ban(ALICE, until_ms=now_ms() + 10_000, reason="equivocation", proof=b"proof")
+    network.peers.ban(ALICE, until_ms=now_ms() - 1, reason="score", proof=None)
+    assert network.peers.banned(ALICE)
+    network.peers.ban(BOB, until_ms=now_ms() - 1, reason="score", proof=None)
+    assert not network.peers.banned(BOB)
+
+
+def test_addresses_are_learned_reached_and_forgotten(sides) -> None:
+    network, _ = sides
+    peers = network.peers
+    peers.learn_addresses([(ALICE, f"h:{port}") for port in range(1, 9)])
+    assert len(peers.known_addresses()) == 3  # hints about one peer are bounded
+    assert peers.reachable_addresses(10) == []  # and not passed on before they were tried
+    peers.address_reached(BOB, "bob:1")
+    assert peers.reachable_addresses(10) == [(BOB, "bob:1")]
+    assert peers.known_addresses()[0].peer == BOB
+    for _ in range(12):
+        peers.address_failed(ALICE, "h:1")
+    assert "h:1" not in [known.target for known in peers.known_addresses()]
+    peers.connected(BOB, address="", direction="out", model="", version="")
+    assert BOB not in [known.peer for known in peers.known_addresses()]
 
 
 def test_another_version_and_garbage_are_refused(tmp_path) -> None:

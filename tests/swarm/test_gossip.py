@@ -16,6 +16,7 @@ from ftis_node.swarm.addresses import Address, address_range, parse_address
 from ftis_node.swarm.dialing import fetch_run, fetch_status, keep_dialling, open_channel
 from ftis_node.swarm.gossip import Gossip, Neighbour, Session
 from ftis_node.swarm.handshake import NONCE_KEY, Self, client_hello
+from ftis_node.swarm.records import NodeRecord
 from ftis_node.swarm.service import SwarmService, bind, start
 from ftis_node.swarm.tls import fetch_certificate, make_certificate, public_key_sha256
 from ftis_node.types import BatchName, PeerId, RunId
@@ -49,6 +50,9 @@ class Node:
         self.batches: dict[BatchName, bytes] = {}
         self.deliveries: list[BatchName] = []
         self.faults: list[str] = []
+        self.reachable: list[tuple[PeerId, str]] = []
+        self.hints: list[Address] = []
+        self.refusal: str | None = None
         self.dials: list[str] = []
         self.gossip = Gossip(self, self.peer_id)
         self.port = 0
@@ -70,6 +74,12 @@ class Node:
         self.batches[name] = data
         return True
 
+    async def addresses(self) -> list[tuple[PeerId, str]]:
+        return self.reachable
+
+    async def learn(self, addresses: list[Address]) -> None:
+        self.hints += addresses
+
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
         self.faults.append(detail)
 
@@ -81,6 +91,9 @@ class Node:
 
     async def _connected(self, session: Session, connected: bool) -> None:
         pass
+
+    async def _admit(self, record: NodeRecord) -> str | None:
+        return self.refusal
 
     async def _status(self) -> bytes:
         return b'{"state": "fine"}'
@@ -97,7 +110,7 @@ class Node:
     async def serving(self, *dial: "Node") -> AsyncIterator["Node"]:
         listen = Address("127.0.0.1", self.port)
         server, self.port = await bind(listen, self.own.certificate.server_credentials())
-        await start(server, SwarmService(self.own, self.gossip, self._status, self._connected))
+        await start(server, SwarmService(self.own, self.gossip, self._status, self._connected, self._admit))
         try:
             async with self.dialling(*dial):
                 yield self
@@ -150,6 +163,14 @@ async def raw_stream(node: Node, *, hello: bool = True):
 
 def hello_of(own: Self, certificate: bytes, nonce: bytes) -> pb.Frame:
     return client_hello(own, server_key_sha256=public_key_sha256(certificate), nonce=nonce, now_ms=now_ms())
+
+
+async def read_kind(call, kind: str) -> pb.Frame:
+    """The next frame of a kind; pings and the like in between are left unanswered."""
+    async with asyncio.timeout(10):
+        while (frame := await call.read()).WhichOneof("kind") != kind:
+            pass
+    return frame
 
 
 MALLORY = self_of(200)
@@ -225,9 +246,39 @@ def test_a_stranger_to_the_run_is_told_why() -> None:
     asyncio.run(scenario())
 
 
+def test_a_peer_that_is_not_admitted_is_told_why() -> None:
+    async def scenario() -> None:
+        node, banned = Node(1), Node(2)
+        node.refusal = "you are banned for 59 more minutes: bad manners"
+        async with node.serving(), banned.serving(node):
+            await until(lambda: banned.dials, "a refusal")
+            assert "you are banned for 59 more minutes" in banned.dials[0]
+            assert not node.gossip.sessions
+
+    asyncio.run(scenario())
+
+
+def test_neighbours_tell_each_other_where_others_are_and_measure_the_round_trip() -> None:
+    async def scenario() -> None:
+        node, curious = Node(1), Node(2)
+        node.reachable = [(PeerId(b"x" * 32), "10.0.0.1:5"), (PeerId(b"y" * 32), "[::1]:6")]
+        async with node.serving(), curious.serving(node):
+            await until(lambda: len(curious.hints) == 2, "hints")
+            assert [(hint.peer_id, hint.target) for hint in curious.hints] == node.reachable
+            session = curious.gossip.sessions[node.peer_id]
+            await until(lambda: session.round_trip_ms is not None, "a pong")
+            (inbound,) = node.gossip.sessions.values()
+            assert inbound.neighbour.dialable == (Address("127.0.0.1", 1, curious.peer_id),)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("frame", "expected"),
     [
+        (pb.Frame(peers=pb.Peers(entries=b"x" * 40)), "a peer's address that is none"),
+        (pb.Frame(peers=pb.Peers(entries=b"x" * 32)), "cut off"),
+        (pb.Frame(peers=pb.Peers(entries=(b"x" * 32 + b"\x03h:1") * 65)), "more than 64"),
         (pb.Frame(have=pb.Have(names=b"x" * 33, sizes=b"\0" * 4)), "33 bytes of names"),
         (pb.Frame(have=pb.Have(names=b"x" * 32, sizes=b"\0" * 3)), "3 bytes of sizes"),
         (pb.Frame(have=pb.Have(names=b"x" * 32, sizes=b"\xff" * 4)), f"1 to {MAX_BATCH_BYTES} are allowed"),
@@ -258,7 +309,7 @@ def test_mallory_sends_other_bytes_than_she_announced() -> None:
             await mallory.read()
             name = name_of(b"good")
             await mallory.write(pb.Frame(have=pb.Have(names=name, sizes=(4).to_bytes(4, "little"))))
-            assert (await mallory.read()).want.names == name
+            assert (await read_kind(mallory, "want")).want.names == name
             await mallory.write(pb.Frame(chunk=pb.Chunk(name=name, data=b"too much", last=True)))
             await until(lambda: node.faults, "a fault")
             assert "doesn't continue the batch" in node.faults[0]
@@ -274,7 +325,7 @@ def test_mallory_pushes_what_nobody_asked_for() -> None:
             await mallory.read()
             await mallory.write(pb.Frame(chunk=pb.Chunk(name=name_of(b"x"), data=b"x", last=True)))
             await mallory.write(pb.Frame(ping=pb.Ping(nonce=7)))
-            assert (await mallory.read()).pong.nonce == 7
+            assert (await read_kind(mallory, "pong")).pong.nonce == 7
             assert not node.deliveries
 
     asyncio.run(scenario())

@@ -1,0 +1,183 @@
+"""The node's place in the swarm: whom it dials, who may connect, and what it remembers of peers.
+
+Configured peers are dialled for as long as the node runs. Beyond them the node keeps up a number of
+connections from the addresses that it knows: from earlier runs, from where peers were seen to come from, and
+from neighbours' hints. So it finds back into its swarm even if all the peers it was started with are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import grpc
+
+from ftis_node.clock import now_ms
+from ftis_node.config import NetworkConfig
+from ftis_node.errors import WireError
+from ftis_node.exchange import DatabaseThread
+from ftis_node.swarm.addresses import Address
+from ftis_node.swarm.dialing import dial_once, fetch_run, keep_dialling
+from ftis_node.swarm.gossip import Gossip, Session
+from ftis_node.swarm.handshake import Self
+from ftis_node.swarm.peers import Dialable, whom_to_dial
+from ftis_node.swarm.records import NodeRecord
+from ftis_node.types import PeerId, short_id
+
+log = logging.getLogger(__name__)
+
+NEIGHBOUR_SECONDS = 3.0
+TRAFFIC_SECONDS = 5.0
+PROBES_AT_ONCE = 4
+
+
+class Membership:
+    """One per node, for as long as it runs."""
+
+    def __init__(
+        self, database: DatabaseThread, own: Self, gossip: Gossip, network: NetworkConfig, peers: list[Address]
+    ) -> None:
+        self._database = database
+        self._peers = database.store.peers
+        self._own = own
+        self._gossip = gossip
+        self._network = network
+        self._configured = peers
+        self._dialling: set[asyncio.Task[None]] = set()
+        self._probing = asyncio.Semaphore(PROBES_AT_ONCE)
+        self._probes: set[asyncio.Task[None]] = set()
+        self._rng = random.Random()
+
+    async def run(self) -> None:
+        """Dial, count and probe until cancelled."""
+        tasks = [asyncio.create_task(self._neighbours_forever()), asyncio.create_task(self._traffic_forever())]
+        tasks += [asyncio.create_task(self._keep(address)) for address in self._configured]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in (*tasks, *self._dialling, *self._probes):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._dialling, *self._probes, return_exceptions=True)
+
+    # --- who may connect --------------------------------------------------------------------
+
+    async def admit(self, record: NodeRecord) -> str | None:
+        """Why a peer that has proved its identity is refused; None if it is welcome."""
+        banned = await self._database(self._peers.banned, record.peer_id)
+        if banned is None:
+            return None
+        until_ms, reason = banned
+        return f"you are banned for {max(0, until_ms - now_ms()) / 60_000:.0f} more minutes: {reason}"
+
+    def banned(self, peer: PeerId, reason: str) -> None:
+        """End the connection with a peer that was just banned."""
+        session = self._gossip.sessions.get(peer)
+        if session is not None:
+            session.close(f"banned: {reason}")
+
+    async def connected(self, session: Session, connected: bool) -> None:
+        """A session began or ended."""
+        neighbour = session.neighbour
+        if not connected:
+            await self._count_traffic(session)
+            await self._database(self._peers.disconnected, neighbour.peer_id)
+            return
+        await self._database(
+            self._peers.connected, neighbour.peer_id, address=neighbour.address, direction=neighbour.direction,
+            model=neighbour.model, version=neighbour.version,
+        )  # fmt: skip
+        if neighbour.dialable:
+            targets = [(neighbour.peer_id, address.target) for address in neighbour.dialable]
+            await self._database(self._peers.learn_addresses, targets)
+            probe = asyncio.create_task(self._probe(neighbour.dialable))
+            self._probes.add(probe)
+            probe.add_done_callback(self._probes.discard)
+
+    async def _probe(self, addresses: tuple[Address, ...]) -> None:
+        """Find out where a neighbour can be dialled, so that others may be told."""
+        async with self._probing:
+            for address in addresses:
+                try:
+                    await fetch_run(address, self._own.run.run_id)
+                except (TimeoutError, grpc.aio.AioRpcError, WireError):
+                    log.debug("%s can't be reached from here", address)
+                else:
+                    assert address.peer_id is not None
+                    await self._database(self._peers.address_reached, address.peer_id, address.target)
+
+    # --- dialling ---------------------------------------------------------------------------
+
+    async def _keep(self, address: Address) -> None:
+        await keep_dialling(
+            address, self._own, self._gossip, backoff_max=self._network.dial_backoff_max, report=self._report,
+            connected=self.connected, remembered=self._remembered,
+        )  # fmt: skip
+
+    async def _report(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
+        retry_at = None if retry_in is None else now_ms() + int(retry_in * 1000)
+        await self._database(self._peers.dial_state, str(address), state, retry_at, peer)
+        if peer is not None:
+            await self._database(self._peers.pin, address.target, peer)
+            await self._database(self._peers.address_reached, peer, address.target)
+
+    async def _remembered(self, address: Address) -> PeerId | None:
+        return await self._database(self._peers.pinned, address.target)
+
+    async def _neighbours_forever(self) -> None:
+        """Keep up ``network.neighbours`` connections from what is known of the swarm."""
+        while True:
+            wanted = self._network.neighbours - len(self._gossip.sessions) - len(self._dialling)
+            if wanted > 0:
+                for address in await self._candidates(wanted):
+                    task = asyncio.create_task(self._dial(address))
+                    self._dialling.add(task)
+                    task.add_done_callback(self._dialling.discard)
+            await asyncio.sleep(NEIGHBOUR_SECONDS)
+
+    async def _candidates(self, wanted: int) -> list[Address]:
+        known = await self._database(self._peers.known_addresses)
+        configured = {address.target for address in self._configured}
+        return whom_to_dial(
+            [
+                Dialable(entry.peer, entry.target, entry.reached_ms, entry.failed_ms, entry.failures)
+                for entry in known
+                if entry.target not in configured
+            ],
+            own_id=self._own.peer_id,
+            wanted=wanted,
+            connected_ranges=[session.neighbour.address_range for session in self._gossip.sessions.values()],
+            now_ms=now_ms(),
+            rng=self._rng,
+        )
+
+    async def _dial(self, address: Address) -> None:
+        """Dial a learned address once; serves the session until it ends."""
+        assert address.peer_id is not None
+        peer = address.peer_id
+
+        async def report(_: Address, state: str, retry_in: float | None, answered: PeerId | None) -> None:
+            del state, retry_in, answered
+            await self._database(self._peers.address_reached, peer, address.target)
+
+        async def remembered(_: Address) -> PeerId:
+            return peer
+
+        try:
+            await dial_once(address, self._own, self._gossip, report, self.connected, remembered)
+        except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            log.debug("%s at %s: %s", short_id(peer), address.target, error)
+            await self._database(self._peers.address_failed, peer, address.target)
+
+    # --- traffic ----------------------------------------------------------------------------
+
+    async def _traffic_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TRAFFIC_SECONDS)
+            for session in list(self._gossip.sessions.values()):
+                await self._count_traffic(session)
+
+    async def _count_traffic(self, session: Session) -> None:
+        bytes_in, bytes_out = session.bytes_in, session.bytes_out
+        session.bytes_in = session.bytes_out = 0
+        await self._database(self._peers.traffic, session.neighbour.peer_id, bytes_in, bytes_out, session.round_trip_ms)

@@ -1,0 +1,109 @@
+"""What to think of a peer, and whom to dial next. Pure: numbers in, decisions out.
+
+Accepting, rejecting and ignoring are three things: an accepted group earns a little, a rejected one costs by
+how bad it is, and what costs nothing (age, skew, duplicates) is ignored. A score goes back towards 0 with time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ftis_node.swarm.addresses import Address, address_range, parse_address
+from ftis_node.types import PeerId
+
+HALF_LIFE_MS = 3_600_000
+HIGHEST, LOWEST = 20.0, -200.0
+BAN_AT = -100.0
+BAN_MS = 3_600_000
+GROUP_ACCEPTED = 0.05
+
+COSTS: Mapping[str, float] = {
+    "inflation": 60.0,
+    "bad_signature": 40.0,
+    "malformed": 30.0,
+    "too_large": 30.0,
+    "quarantined": 40.0,
+    "implausible_epoch": 20.0,
+    "fingerprint": 20.0,
+}
+"""What a rejection costs by its reason."""
+
+ANY_OTHER_COST = 10.0
+
+FIRST_RETRY_MS = 5_000
+LONGEST_RETRY_MS = 3_600_000
+DIALS_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """``value`` as it was at ``at_ms``."""
+
+    value: float = 0.0
+    at_ms: int = 0
+
+    def now(self, now_ms: int) -> float:
+        """The value after its decay."""
+        return self.value * float(0.5 ** (max(0, now_ms - self.at_ms) / HALF_LIFE_MS))
+
+
+def rewarded(score: Score, groups: int, now_ms: int) -> Score:
+    """After accepted groups."""
+    return Score(min(HIGHEST, score.now(now_ms) + GROUP_ACCEPTED * groups), now_ms)
+
+
+def charged(score: Score, reason: str, now_ms: int) -> Score:
+    """After a rejection."""
+    return Score(max(LOWEST, score.now(now_ms) - COSTS.get(reason, ANY_OTHER_COST)), now_ms)
+
+
+def must_be_banned(score: Score, now_ms: int) -> bool:
+    return score.now(now_ms) <= BAN_AT
+
+
+@dataclass(frozen=True, slots=True)
+class Dialable:
+    """An address of a peer that isn't connected; times in ms, 0 for never."""
+
+    peer: PeerId
+    target: str
+    reached_ms: int
+    failed_ms: int
+    failures: int
+
+
+def whom_to_dial(
+    known: Sequence[Dialable], *, own_id: PeerId, wanted: int, connected_ranges: Sequence[str], now_ms: int,
+    rng: random.Random,
+) -> list[Address]:  # fmt: skip
+    """At most ``wanted`` (and ``DIALS_AT_ONCE``) addresses of different peers.
+
+    Ranges without a connection go first, then addresses that worked before; an address that failed waits twice
+    as long each time.
+    """
+    due = [
+        entry
+        for entry in known
+        if entry.peer != own_id and (entry.failures == 0 or now_ms >= entry.failed_ms + _retry_ms(entry.failures))
+    ]
+    rng.shuffle(due)
+    taken = set(connected_ranges)
+    due.sort(key=lambda entry: (_range_of(entry.target) in taken, entry.failures, entry.reached_ms == 0))
+    chosen: dict[PeerId, Address] = {}
+    for entry in due:
+        if len(chosen) >= min(wanted, DIALS_AT_ONCE):
+            break
+        if entry.peer not in chosen:
+            address = parse_address(entry.target, source="store")
+            chosen[entry.peer] = Address(address.host, address.port, entry.peer)
+    return list(chosen.values())
+
+
+def _retry_ms(failures: int) -> int:
+    return min(LONGEST_RETRY_MS, FIRST_RETRY_MS << min(failures, 20))
+
+
+def _range_of(target: str) -> str:
+    return address_range(f"ipv4:{target}")
