@@ -28,6 +28,14 @@ PeersOption = Annotated[
     list[str] | None,
     typer.Option("--peers", help="Nodes to dial: [peer-id@]host:port, separated by commas."),
 ]
+RunOption = Annotated[Path | None, typer.Option("--run", help="run.toml of the swarm to start or join.")]
+RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
+ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
+]
+LifelineOption = Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)]
 LogLevelOption = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -51,15 +59,13 @@ def join(
     peers: PeersOption = None,
     model: Annotated[str | None, typer.Option("--model", help="builtin:NAME, a local folder, or a hub id.")] = None,
     home: HomeOption = DEFAULT_HOME,
-    run: Annotated[Path | None, typer.Option("--run", help="run.toml of the swarm to start or join.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")] = None,
-    listen: Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
-    ] = None,
+    run: RunOption = None,
+    run_id: RunIdOption = None,
+    config: ConfigOption = None,
+    listen: ListenOption = None,
+    set_: SetOption = None,
     log_level: LogLevelOption = "info",
-    until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
+    until_stdin_closes: LifelineOption = False,
 ) -> None:
     """Run one node in the foreground: train, and exchange samples with peers."""
     from ftis_node.commands.join import JoinOptions, run_join
@@ -75,6 +81,36 @@ def join(
         overrides=tuple(set_ or ()),
         log_level=log_level,
         until_stdin_closes=until_stdin_closes,
+    )
+    raise typer.Exit(run_join(options))
+
+
+@app.command()
+def relay(
+    peers: PeersOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    run: RunOption = None,
+    run_id: RunIdOption = None,
+    config: ConfigOption = None,
+    listen: ListenOption = None,
+    set_: SetOption = None,
+    log_level: LogLevelOption = "info",
+    until_stdin_closes: LifelineOption = False,
+) -> None:
+    """Run the network half alone, for a small public machine: a meeting point that passes batches on."""
+    from ftis_node.commands.join import JoinOptions, run_join
+
+    options = JoinOptions(
+        home=home.expanduser(),
+        peers=_split(peers),
+        run_file=run,
+        run_id=run_id,
+        config_file=config,
+        listen=listen,
+        overrides=tuple(set_ or ()),
+        log_level=log_level,
+        until_stdin_closes=until_stdin_closes,
+        trains=False,
     )
     raise typer.Exit(run_join(options))
 

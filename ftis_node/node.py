@@ -28,7 +28,7 @@ from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
 from ftis_node.swarm.addresses import Address, parse_address
 from ftis_node.swarm.dialing import fetch_run
-from ftis_node.swarm.gossip import Gossip, Session
+from ftis_node.swarm.gossip import Gossip
 from ftis_node.swarm.handshake import Self
 from ftis_node.swarm.service import SwarmService, bind, start
 from ftis_node.swarm.tls import load_or_create_certificate
@@ -46,13 +46,14 @@ SAME_SIGNAL_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What ``join`` was told beside the node's configuration."""
+    """What ``join`` or ``relay`` was told beside the node's configuration. A relay has no learner."""
 
     home: Path
     run_file: Path | None
     expected_run_id: RunId | None
     log_level: str
     until_stdin_closes: bool = False
+    trains: bool = True
 
 
 def run_node(options: NodeOptions, config: NodeConfig) -> int:
@@ -76,7 +77,9 @@ class _Node:
         self._store = database.store
         self._peers = [parse_address(text, source="--peers") for text in config.network.peers]
         self._stop = asyncio.Event()
-        self._learner = LearnerProcess(options.home, config, options.log_level, self._report_learner)
+        self._learner = (
+            LearnerProcess(options.home, config, options.log_level, self._report_learner) if options.trains else None
+        )
 
     async def main(self) -> int:
         self._install_signals()
@@ -97,7 +100,8 @@ class _Node:
                 if loop.time() - asked_at < SAME_SIGNAL_SECONDS:
                     return
                 log.warning("second signal: ending at once")
-                self._learner.kill()
+                if self._learner is not None:
+                    self._learner.kill()
                 os._exit(128 + number)
             asked_at = loop.time()
             log.info("stopping (a second signal ends at once)")
@@ -176,7 +180,7 @@ class _Node:
             certificate=certificate,
             run=run,
             version=__version__,
-            model=self._config.model.name,
+            model=self._config.model.name if self._options.trains else "",
             addresses=() if advertise is None else (parse_address(advertise, source="network.advertise"),),
             listen_port=port,
             instance=os.urandom(16),
@@ -191,9 +195,13 @@ class _Node:
             short_id(own.peer_id), run.manifest.name, short_id(run.run_id), Address(listen.host, port).target,
         )  # fmt: skip
         log.info("others join with: ftis-node join --peers %s@HOST:%d", own.peer_id.hex(), port)
-        if not self._peers:
-            log.info("no peers given: training alone until one dials in")
-        learner = asyncio.create_task(self._learner.run())
+        if self._learner is None:
+            await self._report_learner("none: this is a relay")
+            learner = None
+        else:
+            learner = asyncio.create_task(self._learner.run())
+            if not self._peers:
+                log.info("no peers given: training alone until one dials in")
         background = [
             asyncio.create_task(self._publish_forever(exchange, gossip, epoch)),
             asyncio.create_task(self._prune_forever(exchange)),
@@ -204,38 +212,51 @@ class _Node:
         finally:
             await self._shut_down(gossip, server, learner, background)
 
-    async def _until_stopped(self, learner: asyncio.Task[int], background: list[asyncio.Task[None]]) -> int:
+    async def _until_stopped(self, learner: asyncio.Task[int] | None, background: list[asyncio.Task[None]]) -> int:
         """Wait for a signal. A learner that can't work at all, or a bug, ends the node; a finished one doesn't."""
         stop = asyncio.create_task(self._stop.wait())
-        waiting: set[asyncio.Task[int] | asyncio.Task[None] | asyncio.Task[bool]] = {stop, learner, *background}
+        waiting: set[asyncio.Task[int] | asyncio.Task[None] | asyncio.Task[bool]] = {stop, *background}
+        if learner is not None:
+            waiting.add(learner)
         while True:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # a failed background task is a bug: end with its traceback
             if stop in done:
                 return 0
-            if learner in done:
+            if learner is not None and learner in done:
                 if learner.result() != EXIT_FINISHED:
                     stop.cancel()
                     return learner.result()
                 log.info("all rounds are done; the node goes on serving its peers until it is stopped")
 
     async def _shut_down(
-        self, gossip: Gossip, server: grpc.aio.Server, learner: asyncio.Task[int], background: list[asyncio.Task[None]]
+        self,
+        gossip: Gossip,
+        server: grpc.aio.Server,
+        learner: asyncio.Task[int] | None,
+        background: list[asyncio.Task[None]],
     ) -> None:
-        await self._learner.stop()
-        for task in (learner, *background):
+        if self._learner is not None:
+            await self._learner.stop()
+        await self._say_goodbye(gossip)
+        tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [*background, *([learner] if learner is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(learner, *background, return_exceptions=True)
-        goodbyes = [self._say_goodbye(session) for session in list(gossip.sessions.values())]
-        await asyncio.gather(*goodbyes, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await server.stop(grace=GOODBYE_SECONDS)
         await self._database(self._store.peers.all_disconnected)
         log.info("stopped")
 
-    async def _say_goodbye(self, session: Session) -> None:
-        await asyncio.wait_for(session.stream.write(pb.Frame(goodbye=pb.Goodbye(reason="stopping"))), GOODBYE_SECONDS)
-        session.close("this node stops")
+    async def _say_goodbye(self, gossip: Gossip) -> None:
+        """So that peers know of a stop in order, and don't wait for a silence."""
+        sessions = list(gossip.sessions.values())
+        for session in sessions:
+            session.send(pb.Frame(goodbye=pb.Goodbye(reason="stopping")))
+        if sessions:
+            await asyncio.sleep(GOODBYE_SECONDS / 4)
+        for session in sessions:
+            session.close("this node stops")
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, but not past a stop."""

@@ -30,18 +30,18 @@ class Daemon:
 
     def __init__(
         self, home: Path, *, run: Path | None = None, peers: tuple[str, ...] = (), sets: tuple[str, ...] = (),
-        env: dict[str, str] | None = None,
+        env: dict[str, str] | None = None, command: str = "join", listen: str = "127.0.0.1:0",
     ) -> None:  # fmt: skip
         self.home = home
         self.log_file = home.with_suffix(".log")
-        command = [sys.executable, "-m", "ftis_node", "join", "--home", str(home), "--listen", "127.0.0.1:0"]
-        command += ["--until-stdin-closes"]
-        command += ["--run", str(run)] if run is not None else []
-        command += ["--peers", ",".join(peers)] if peers else []
-        command += [part for value in ("training.torch_threads=1", *sets) for part in ("--set", value)]
+        line = [sys.executable, "-m", "ftis_node", command, "--home", str(home), "--listen", listen]
+        line += ["--until-stdin-closes"]
+        line += ["--run", str(run)] if run is not None else []
+        line += ["--peers", ",".join(peers)] if peers else []
+        line += [part for value in ("training.torch_threads=1", *sets) for part in ("--set", value)]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                line, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
             )  # fmt: skip
 

@@ -20,7 +20,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """The command line of ``join``."""
+    """The command line of ``join``, and of ``relay``, which doesn't train."""
 
     home: Path
     peers: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class JoinOptions:
     overrides: tuple[str, ...] = ()
     log_level: str = "info"
     until_stdin_closes: bool = False
+    trains: bool = True
 
 
 def run_join(options: JoinOptions) -> int:
@@ -49,6 +50,7 @@ def run_join(options: JoinOptions) -> int:
         expected_run_id=parse_run_id(options.run_id),
         log_level=options.log_level,
         until_stdin_closes=options.until_stdin_closes,
+        trains=options.trains,
     )
     return run_node(node, config)
 

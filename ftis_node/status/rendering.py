@@ -112,7 +112,7 @@ def counts_text(counts: SequenceCounts, arrived: str) -> str:
 
 def _peer_table(status: NodeStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="bold")
-    for name in ("peer", "model", "contact", "groups accepted / rejected", "in", "out"):
+    for name in ("peer", "model", "contact", "round trip", "score", "groups accepted / rejected", "in", "out"):
         table.add_column(name, overflow="fold")
     for peer in status.peers[:50]:
         table.add_row(*(escape(_printable(cell)) for cell in _peer_cells(status, peer)))
@@ -129,7 +129,10 @@ def _peer_cells(status: NodeStatus, peer: PeerStatus) -> list[str]:
     else:
         contact = f"{(status.at_ms - peer.last_contact_ms) / 1000:.0f} s ago"
     groups = f"{peer.accepted_groups:,} / {peer.rejected_groups:,}"
-    return [peer.peer_id[:12], peer.model, contact, groups, _size(peer.bytes_in), _size(peer.bytes_out)]
+    trip = "" if peer.round_trip_ms is None else f"{peer.round_trip_ms:.0f} ms"
+    model = peer.model or "relay"
+    score = f"{peer.score:+.1f}"
+    return [peer.peer_id[:12], model, contact, trip, score, groups, _size(peer.bytes_in), _size(peer.bytes_out)]
 
 
 def _size(count: int) -> str:

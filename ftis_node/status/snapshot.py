@@ -34,6 +34,8 @@ class PeerStatus(_Part):
     connected: bool
     direction: str = Field(max_length=10)
     last_contact_ms: int
+    round_trip_ms: float | None
+    score: float
     bytes_in: int
     bytes_out: int
     accepted_groups: int
@@ -155,10 +157,15 @@ def judge(status: NodeStatus) -> tuple[Level, list[str]]:
     if not status.daemon_running:
         return Level.UNREACHABLE, ["no daemon runs on this home"]
     reasons = []
-    if status.learner not in ("running", "finished"):
+    if status.learner not in ("running", "finished") and not status.learner.startswith("none"):
         reasons.append(f"learner: {status.learner}")
-    reasons += [f"peer {dial.address}: {dial.state}" for dial in status.dials if not dial.state.startswith("connected")]
-    if status.dials and not any(peer.connected for peer in status.peers):
+    alone = not any(peer.connected for peer in status.peers)
+    for dial in status.dials:
+        # With other neighbours a peer that is away is no trouble; one that refuses, or is somebody else, is.
+        away = dial.state in ("can't be reached", "does not answer")
+        if not dial.state.startswith("connected") and (alone or not away):
+            reasons.append(f"peer {dial.address}: {dial.state}")
+    if alone and (status.dials or status.peers):
         reasons.append("no peer is connected: training alone")
     if status.last_round is not None and status.last_round.skipped_reason is not None:
         reasons.append(f"round {status.last_round.round} took no step: {status.last_round.skipped_reason}")

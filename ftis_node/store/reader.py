@@ -32,6 +32,8 @@ class PeerRow:
     connected: bool
     direction: str
     last_contact_ms: int
+    round_trip_ms: float | None
+    score: float
     bytes_in: int
     bytes_out: int
     accepted_groups: int
@@ -102,8 +104,8 @@ class StoreReader:
 
     def peers(self) -> list[PeerRow]:
         rows = self._db.execute(
-            "SELECT peer, address, model, version, connected, direction, last_contact_ms, bytes_in, bytes_out,"
-            " accepted_groups, rejected_groups, banned_until_ms, ban_reason FROM peers"
+            "SELECT peer, address, model, version, connected, direction, last_contact_ms, round_trip_ms, score,"
+            " bytes_in, bytes_out, accepted_groups, rejected_groups, banned_until_ms, ban_reason FROM peers"
             " ORDER BY connected DESC, last_contact_ms DESC LIMIT 500"
         ).fetchall()
         return [PeerRow(bytes(r[0]), r[1], r[2], r[3], bool(r[4]), *r[5:]) for r in rows]

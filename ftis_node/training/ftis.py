@@ -67,7 +67,7 @@ class LossOutputs:
 def group_advantages(rewards: Tensor, group_ids: Tensor, normalize: AdvantageNorm) -> Tensor:
     """A = r - mean of the group, over its sample standard deviation + 1e-8 if ``normalize`` is "std".
 
-    rewards [S] float, group_ids [S] long -> [S] float. A group with equal rewards gets exactly 0.
+    rewards [S], group_ids [S] long -> [S] float. A group with equal rewards gets exactly 0.
     """
     advantages = torch.zeros_like(rewards, dtype=torch.float64)
     for group_id in torch.unique(group_ids):
@@ -77,7 +77,7 @@ def group_advantages(rewards: Tensor, group_ids: Tensor, normalize: AdvantageNor
             continue
         centred = group - group.mean()
         advantages[members] = centred / (group.std(unbiased=True) + 1e-8) if normalize == "std" else centred
-    return advantages.to(rewards.dtype)
+    return advantages.to(rewards.dtype if rewards.is_floating_point() else torch.float32)
 
 
 def ftis_loss(inputs: LossInputs, config: FtisConfig) -> LossOutputs:

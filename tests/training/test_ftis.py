@@ -245,3 +245,8 @@ def test_advantages_have_mean_zero(rewards: list[float], normalize: AdvantageNor
     advantages = group_advantages(torch.tensor(rewards), torch.zeros(len(rewards), dtype=torch.long), normalize)
     assert advantages.sum().item() == pytest.approx(0.0, abs=1e-4)
     assert torch.isfinite(advantages).all()
+
+
+def test_whole_number_rewards_give_advantages_with_fractions() -> None:
+    advantages = group_advantages(torch.tensor([1, 0, 0]), torch.tensor([0, 0, 0]), "none")
+    assert advantages.tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])

@@ -1,0 +1,80 @@
+"""Whole daemons as a swarm: relays, addresses passed on, bootstraps that go away, bans."""
+
+import signal
+from pathlib import Path
+
+from ftis_node.status.snapshot import NodeStatus
+from tests.daemons import Daemon, write_run
+
+QUICK = (
+    "training.groups_per_step=4",
+    "training.min_own_share=0.5",
+    "training.learning_rate=3e-4",
+    "training.collect_timeout=5",
+    "caps.range_share=1.0",
+    "caps.newcomer_groups=0",
+    "network.dial_backoff_max=2",
+)
+
+
+def connected_to(status: NodeStatus) -> set[str]:
+    return {peer.peer_id for peer in status.peers if peer.connected}
+
+
+def test_a_swarm_outlives_its_bootstrap_and_takes_a_node_back(tmp_path: Path) -> None:
+    """Two nodes meet through a relay. The relay dies; they find each other, and one comes back without it."""
+    run = write_run(tmp_path)
+    relay = Daemon(tmp_path / "relay", run=run, sets=QUICK, command="relay")
+    with relay:
+        address = (relay.address(),)
+        with (
+            Daemon(tmp_path / "a", peers=address, sets=QUICK, command="relay") as a,
+            Daemon(tmp_path / "b", peers=address, sets=QUICK) as b,
+        ):
+            id_a, id_b = a.until(lambda s: bool(s.peer_id), "a has an id").peer_id, b.status().peer_id
+            a.until(lambda s: id_b in connected_to(s), "a and b are connected without the relay between them")
+            assert relay.status().learner == "none: this is a relay"
+            relay.kill()
+            held = a.status().received_batches
+            a.until(lambda s: s.received_batches > held, "b's batches reach a without the relay")
+            assert b.terminate() == 0
+            a.until(lambda s: id_b not in connected_to(s), "b has left")
+            with Daemon(tmp_path / "b", sets=QUICK) as b_again:
+                b_again.until(lambda s: id_a in connected_to(s), "b finds a again by what it remembers")
+                assert b_again.status().peer_id == id_b
+                assert b_again.terminate() == 0
+            assert a.terminate() == 0
+
+
+def test_a_relay_needs_no_torch(tmp_path: Path) -> None:
+    """A machine without torch: importing it fails. The relay runs, and passes batches on."""
+    run = write_run(tmp_path)
+    trap = tmp_path / "trap"
+    for name in ("torch", "transformers", "peft", "hivemind"):
+        (trap / name).mkdir(parents=True)
+        (trap / name / "__init__.py").write_text(f"raise ImportError('{name} is not installed here')\n")
+    with Daemon(tmp_path / "relay", run=run, command="relay", env={"PYTHONPATH": str(trap)}) as relay:
+        with Daemon(tmp_path / "node", peers=(relay.address(),), sets=QUICK) as node:
+            relay.until(lambda s: s.received_batches > 0, "a batch arrives")
+            status = relay.status()
+            assert status.peers[0].model == "builtin:small"
+            assert node.terminate() == 0
+        relay.until(lambda s: not connected_to(s), "the goodbye is understood", seconds=10)
+        assert "the peer left: stopping" in relay.log
+        assert relay.terminate() == 0
+
+
+def test_another_identity_at_a_known_address_is_shown_by_health(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    with Daemon(tmp_path / "first", run=run, command="relay") as first:
+        address = first.address()
+        with Daemon(tmp_path / "node", peers=(address,), sets=QUICK, command="relay") as node:
+            node.until(lambda s: bool(connected_to(s)), "the first contact")
+            assert first.terminate() == 0
+            with Daemon(tmp_path / "impostor", run=run, command="relay", listen=address) as impostor:
+                impostor.address()
+                status = node.until(lambda s: any("answers instead of" in d.state for d in s.dials), "the alarm")
+                assert not connected_to(status)
+                assert impostor.terminate() == 0
+            node.process.send_signal(signal.SIGTERM)
+            assert node.process.wait(20) == 0
