@@ -30,6 +30,9 @@ PeersOption = Annotated[
 ]
 RunOption = Annotated[Path | None, typer.Option("--run", help="run.toml of the swarm to start or join.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")]
+InvitationOption = Annotated[
+    str | None, typer.Option("--invitation", help="Where the run is by invitation; needed once.")
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
 ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
 SetOption = Annotated[
@@ -61,6 +64,7 @@ def join(
     home: HomeOption = DEFAULT_HOME,
     run: RunOption = None,
     run_id: RunIdOption = None,
+    invitation: InvitationOption = None,
     config: ConfigOption = None,
     listen: ListenOption = None,
     set_: SetOption = None,
@@ -76,6 +80,7 @@ def join(
         model=model,
         run_file=run,
         run_id=run_id,
+        invitation=invitation,
         config_file=config,
         listen=listen,
         overrides=tuple(set_ or ()),
@@ -91,6 +96,7 @@ def relay(
     home: HomeOption = DEFAULT_HOME,
     run: RunOption = None,
     run_id: RunIdOption = None,
+    invitation: InvitationOption = None,
     config: ConfigOption = None,
     listen: ListenOption = None,
     set_: SetOption = None,
@@ -105,6 +111,7 @@ def relay(
         peers=_split(peers),
         run_file=run,
         run_id=run_id,
+        invitation=invitation,
         config_file=config,
         listen=listen,
         overrides=tuple(set_ or ()),
@@ -125,6 +132,18 @@ def health(
     from ftis_node.commands.health import run_health
 
     raise typer.Exit(run_health(home.expanduser(), peers=_split(peers), as_json=json))
+
+
+@app.command()
+def invite(
+    key: Annotated[Path, typer.Option("--key", help="The run's admission key; made if it doesn't exist.")],
+    run: Annotated[Path | None, typer.Option("--run", help="run.toml of the run to invite to.")] = None,
+    days: Annotated[float, typer.Option("--days", min=0.01, max=3650, help="How long the invitation holds.")] = 30,
+) -> None:
+    """Make a run's admission key, or an invitation that expires."""
+    from ftis_node.commands.invite import run_invite
+
+    raise typer.Exit(run_invite(key, run_file=run, days=days))
 
 
 @app.command()

@@ -57,7 +57,10 @@ class DatabaseThread:
 class BatchExchange:
     """The node's answers to gossip; see ``swarm.gossip.Exchange``."""
 
-    def __init__(self, database: DatabaseThread, run: Run, identity: Identity, ceilings: CeilingsConfig) -> None:
+    def __init__(
+        self, database: DatabaseThread, run: Run, identity: Identity, ceilings: CeilingsConfig, membership: bytes
+    ) -> None:
+        self._membership = membership
         self._database = database
         self._store = database.store
         self._run = run
@@ -198,6 +201,7 @@ class BatchExchange:
                 epoch=epoch,
                 sequence=sequence,
                 created_at_ms=entry.created_at_ms,
+                membership=self._membership,
             )
             return BatchName(hashlib.sha256(batch.header).digest()), encode_batch(batch)
 

@@ -72,34 +72,46 @@ def verify_signature(peer_id: PeerId, domain: bytes, data: bytes, signature: byt
 
 
 def load_or_create_identity(home: Path) -> Identity:
-    """Read the node's key, or make one on the first start.
-
-    The file is written whole before it gets its name, so that a crash never leaves half a key.
-    Raises HomeError when the key is damaged or others may read it.
-    """
+    """Read the node's key, or make one on the first start. Raises HomeError."""
     path = home / KEY_FILE
-    if path.exists():
-        if path.stat().st_mode & 0o077:
-            raise HomeError(f"{path}: others can read the private key; run: chmod 600 {path}")
-        seed = path.read_bytes()
-        if len(seed) != 32:
-            raise HomeError(f"{path}: damaged: {len(seed)} bytes instead of 32; restore it from a backup")
-        return Identity.from_seed(seed)
+    return read_key_file(path) if path.exists() else create_key_file(path)
+
+
+def read_key_file(path: Path) -> Identity:
+    """Raises HomeError when the key is damaged or others may read it."""
+    if path.stat().st_mode & 0o077:
+        raise HomeError(f"{path}: others can read the private key; run: chmod 600 {path}")
+    seed = path.read_bytes()
+    if len(seed) != 32:
+        raise HomeError(f"{path}: damaged: {len(seed)} bytes instead of 32; restore it from a backup")
+    return Identity.from_seed(seed)
+
+
+def create_key_file(path: Path) -> Identity:
+    """A new key. The file is written whole before it gets its name: a crash never leaves half a key."""
     identity = Identity.generate()
-    temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(identity.seed())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    directory = os.open(home, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_private_file(path, identity.seed())
     return identity
+
+
+def write_private_file(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, durably and all at once. Raises HomeError."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise HomeError(f"{path}: can't be written: {error.strerror}") from error
 
 
 @contextmanager

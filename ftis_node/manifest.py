@@ -12,9 +12,9 @@ import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from ftis_node.config import CeilingsConfig, Section, parse_section
 from ftis_node.errors import ConfigError
@@ -79,6 +79,43 @@ class AssignmentSpec(Section):
     quota: int = Field(default=4096, ge=1, le=10**6)
 
 
+class PeerList(Section):
+    """Only these peers take part: 64 hex digits each."""
+
+    peers: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], ...] = Field(min_length=1, max_length=1000)
+
+
+class AdmissionKey(Section):
+    """Whoever holds an invitation signed by this key takes part (``ftis-node invite``)."""
+
+    admission_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+def _kind_of_membership(value: Any) -> str | None:
+    """By which a membership is told apart before it is validated; None for what is none of them."""
+    if value == "open":
+        return "open"
+    if isinstance(value, PeerList) or (isinstance(value, dict) and "peers" in value):
+        return "list"
+    if isinstance(value, AdmissionKey) or (isinstance(value, dict) and "admission_key" in value):
+        return "invitation"
+    return None
+
+
+Membership = Annotated[
+    Annotated[Literal["open"], Tag("open")]
+    | Annotated[PeerList, Tag("list")]
+    | Annotated[AdmissionKey, Tag("invitation")],
+    Discriminator(
+        _kind_of_membership,
+        custom_error_type="membership",
+        custom_error_message=(
+            'must be "open", { peers = ["64 hex digits", ...] } or { admission_key = "64 hex digits" }'
+        ),
+    ),
+]
+
+
 class RunManifest(Section):
     """The parsed ``run.toml``."""
 
@@ -89,7 +126,7 @@ class RunManifest(Section):
     sampling: SamplingSpec = SamplingSpec()
     limits: LimitsSpec = LimitsSpec()
     assignment: AssignmentSpec = AssignmentSpec()
-    membership: Literal["open"] = "open"
+    membership: Membership = "open"
 
     @field_validator("group_size", mode="before")
     @classmethod

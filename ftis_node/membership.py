@@ -13,6 +13,7 @@ import random
 
 import grpc
 
+from ftis_node.admission import why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NetworkConfig
 from ftis_node.errors import WireError
@@ -66,7 +67,7 @@ class Membership:
         """Why a peer that has proved its identity is refused; None if it is welcome."""
         banned = await self._database(self._peers.banned, record.peer_id)
         if banned is None:
-            return None
+            return why_not_a_member(self._own.run, record.peer_id, record.membership, now_ms=now_ms())
         until_ms, reason = banned
         return f"you are banned for {max(0, until_ms - now_ms()) / 60_000:.0f} more minutes: {reason}"
 
@@ -111,7 +112,7 @@ class Membership:
     async def _keep(self, address: Address) -> None:
         await keep_dialling(
             address, self._own, self._gossip, backoff_max=self._network.dial_backoff_max, report=self._report,
-            connected=self.connected, remembered=self._remembered,
+            connected=self.connected, remembered=self._remembered, admit=self.admit,
         )  # fmt: skip
 
     async def _report(self, address: Address, state: str, retry_in: float | None, peer: PeerId | None) -> None:
@@ -164,7 +165,7 @@ class Membership:
             return peer
 
         try:
-            await dial_once(address, self._own, self._gossip, report, self.connected, remembered)
+            await dial_once(address, self._own, self._gossip, report, self.connected, remembered, self.admit)
         except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             log.debug("%s at %s: %s", short_id(peer), address.target, error)
             await self._database(self._peers.address_failed, peer, address.target)

@@ -17,6 +17,8 @@ from pathlib import Path
 import grpc
 
 from ftis_node import __version__
+from ftis_node.admission import accept_invitation, why_not_a_member
+from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import ConfigError, WireError
 from ftis_node.exchange import BatchExchange, DatabaseThread
@@ -54,6 +56,7 @@ class NodeOptions:
     log_level: str
     until_stdin_closes: bool = False
     trains: bool = True
+    invitation: str | None = None
 
 
 def run_node(options: NodeOptions, config: NodeConfig) -> int:
@@ -165,11 +168,25 @@ class _Node:
             wait = min(2 * wait, MANIFEST_BACKOFF_SECONDS)
         return None
 
+    async def _settle_membership(self, run: Run) -> bytes:
+        """The proof that this node may take part: from the invitation given now, or the one accepted before."""
+        if self._options.invitation is not None:
+            proof = accept_invitation(self._options.invitation, self._identity.peer_id, run, now_ms=now_ms())
+            await self._database(self._store.put, "membership", proof)
+        else:
+            stored: bytes | None = await self._database(self._store.get, "membership")
+            proof = stored or b""
+        reason = why_not_a_member(run, self._identity.peer_id, proof, now_ms=now_ms())
+        if reason is not None:
+            raise ConfigError(f"run {run.manifest.name!r}: {reason} (this node is {self._identity.peer_id.hex()})")
+        return proof
+
     # --- serving ----------------------------------------------------------------------------
 
     async def _serve(self, run: Run) -> int:
         epoch = await self._database(self._store.next_epoch)
-        exchange = BatchExchange(self._database, run, self._identity, self._config.ceilings)
+        membership_proof = await self._settle_membership(run)
+        exchange = BatchExchange(self._database, run, self._identity, self._config.ceilings, membership_proof)
         gossip = Gossip(exchange, self._identity.peer_id)
         listen = parse_address(self._config.network.listen, source="network.listen", lowest_port=0)
         certificate = load_or_create_certificate(self._options.home)
@@ -184,6 +201,7 @@ class _Node:
             addresses=() if advertise is None else (parse_address(advertise, source="network.advertise"),),
             listen_port=port,
             instance=os.urandom(16),
+            membership=membership_proof,
         )
         membership = Membership(self._database, own, gossip, self._config.network, self._peers)
         exchange.on_ban = membership.banned

@@ -110,6 +110,7 @@ class BatchHeader:
     sequence: int
     created_at_ms: int
     payload_sha256: bytes
+    membership: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,16 @@ VOCABULARY = Vocabulary(
 PROFILE = LocalProfile(VOCABULARY.fingerprint, VOCABULARY.size)
 
 
-def make_run(name: str = "test", *, group_size: int = 2, completion_tokens: int = 48, quota: int = 4096) -> Run:
+def make_run(
+    name: str = "test",
+    *,
+    group_size: int = 2,
+    completion_tokens: int = 48,
+    quota: int = 4096,
+    membership: str = '"open"',
+) -> Run:
     text = run_toml(name).replace("group_size = 8", f"group_size = {group_size}")
+    text = text.replace('membership = "open"', f"membership = {membership}")
     text = text.replace("completion_tokens = 48", f"completion_tokens = {completion_tokens}")
     return parse_run(text.replace("quota = 4096", f"quota = {quota}").encode(), source="run.toml")
 
@@ -70,7 +78,7 @@ def payload(*groups: Group) -> RolloutPayload:
 
 def signed(
     content: RolloutPayload | bytes | None = None, *, author: Identity = ALICE, run: Run = RUN, epoch: int = EPOCH,
-    sequence: int = 0, created_at_ms: int = NOW_MS,
+    sequence: int = 0, created_at_ms: int = NOW_MS, membership: bytes = b"",
 ) -> SignedBatch:  # fmt: skip
     if content is None:
         content = payload()
@@ -81,6 +89,7 @@ def signed(
         epoch=epoch,
         sequence=sequence,
         created_at_ms=created_at_ms,
+        membership=membership,
     )
 
 

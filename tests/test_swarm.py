@@ -31,7 +31,7 @@ def test_a_swarm_outlives_its_bootstrap_and_takes_a_node_back(tmp_path: Path) ->
             Daemon(tmp_path / "a", peers=address, sets=QUICK, command="relay") as a,
             Daemon(tmp_path / "b", peers=address, sets=QUICK) as b,
         ):
-            id_a, id_b = a.until(lambda s: bool(s.peer_id), "a has an id").peer_id, b.status().peer_id
+            id_a, id_b = (node.until(lambda s: bool(s.peer_id), "it has an id").peer_id for node in (a, b))
             a.until(lambda s: id_b in connected_to(s), "a and b are connected without the relay between them")
             assert relay.status().learner == "none: this is a relay"
             relay.kill()

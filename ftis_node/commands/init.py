@@ -15,6 +15,10 @@ _RUN_TOML = """\
 version = 1
 name = "{name}"
 
+# Who may take part: "open", {{ peers = ["64 hex digits", ...] }} or {{ admission_key = "64 hex digits" }}
+# (make a key, and invitations with it, by `ftis-node invite`).
+membership = "open"
+
 # Completions per prompt: one number, or {{ smallest = 4, largest = 8 }} for weak machines.
 group_size = 8
 

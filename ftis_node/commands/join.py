@@ -33,6 +33,7 @@ class JoinOptions:
     log_level: str = "info"
     until_stdin_closes: bool = False
     trains: bool = True
+    invitation: str | None = None
 
 
 def run_join(options: JoinOptions) -> int:
@@ -51,6 +52,7 @@ def run_join(options: JoinOptions) -> int:
         log_level=options.log_level,
         until_stdin_closes=options.until_stdin_closes,
         trains=options.trains,
+        invitation=options.invitation,
     )
     return run_node(node, config)
 

@@ -12,6 +12,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 
+from ftis_node.admission import why_not_a_member
 from ftis_node.errors import WireError
 from ftis_node.identity import BATCH_DOMAIN, verify_signature
 from ftis_node.manifest import Run
@@ -41,6 +42,7 @@ class RejectReason(enum.Enum):
     INFLATION = "inflation"
     BAD_SIGNATURE = "bad_signature"
     WRONG_RUN = "wrong_run"
+    NOT_A_MEMBER = "not_a_member"
     REPLAY = "replay"
     BANNED = "banned"
     EQUIVOCATION = "equivocation"
@@ -170,6 +172,9 @@ def _check_header(opened: Opened, run: Run, known: Known, now_ms: int) -> Reject
         )
         return Rejected(RejectReason.EQUIVOCATION, detail, Blame.AUTHOR, proof)
     skew_ms = bounds.clock_skew_seconds * 1000
+    # Held against the time at which the batch was made: what a member published stays good for its lifetime.
+    if (reason := why_not_a_member(run, header.author, header.membership, now_ms=header.created_at_ms)) is not None:
+        return _author(RejectReason.NOT_A_MEMBER, reason)
     if header.created_at_ms > now_ms + skew_ms:
         ahead = (header.created_at_ms - now_ms) / 1000
         return Rejected(RejectReason.FROM_THE_FUTURE, f"made {ahead:.0f} s from now: a clock is wrong", Blame.NOBODY)

@@ -25,7 +25,7 @@ from ftis_node.swarm.handshake import (
     client_hello,
 )
 from ftis_node.swarm.records import open_record
-from ftis_node.swarm.service import CHANNEL_OPTIONS, HANDSHAKE_SECONDS, Connected, neighbour_of, serve
+from ftis_node.swarm.service import CHANNEL_OPTIONS, HANDSHAKE_SECONDS, Admit, Connected, neighbour_of, serve
 from ftis_node.swarm.tls import certificate_sha256, fetch_certificate, name_in, pinned_credentials, public_key_sha256
 from ftis_node.types import PeerId, RunId
 from ftis_node.wire.v1 import swarm_pb2 as pb
@@ -50,14 +50,14 @@ def open_channel(address: Address, certificate_pem: bytes) -> grpc.aio.Channel:
 
 async def keep_dialling(
     address: Address, own: Self, gossip: Gossip, *, backoff_max: float, report: ReportDial, connected: Connected,
-    remembered: Remembered,
+    remembered: Remembered, admit: Admit,
 ) -> None:  # fmt: skip
     """Keep one configured peer connected for as long as the node runs; backs off while it doesn't answer."""
     backoff = FIRST_BACKOFF_SECONDS
     while True:
         started = asyncio.get_running_loop().time()
         try:
-            reason, peer = await dial_once(address, own, gossip, report, connected, remembered)
+            reason, peer = await dial_once(address, own, gossip, report, connected, remembered, admit)
             if "already connected" in reason:
                 await report(address, "connected the other way", RECHECK_SECONDS, peer)
                 await asyncio.sleep(RECHECK_SECONDS)
@@ -77,8 +77,9 @@ async def keep_dialling(
 
 
 async def dial_once(
-    address: Address, own: Self, gossip: Gossip, report: ReportDial, connected: Connected, remembered: Remembered
-) -> tuple[str, PeerId]:
+    address: Address, own: Self, gossip: Gossip, report: ReportDial, connected: Connected, remembered: Remembered,
+    admit: Admit,
+) -> tuple[str, PeerId]:  # fmt: skip
     """Connect and serve the session until it ends; returns why it ended, and who it was.
 
     Raises WireError (Refused when trying again won't help), TimeoutError or AioRpcError when there is no session.
@@ -97,6 +98,8 @@ async def dial_once(
         record = check_server_hello(
             first, own, certificate_sha256=certificate_sha256(certificate), expected=expected, now_ms=now_ms()
         )
+        if (refusal := await admit(record)) is not None:
+            raise Refused(f"is not admitted here: {refusal}")
         if expected is None:
             log.info("%s is %s: trusted on first use, and remembered", address, record.peer_id.hex())
         await report(address, "connected", None, record.peer_id)

@@ -39,6 +39,7 @@ class Self:
     addresses: tuple[Address, ...]
     listen_port: int
     instance: bytes
+    membership: bytes = b""
 
     @property
     def peer_id(self) -> PeerId:
@@ -58,6 +59,7 @@ class Self:
                 instance=self.instance,
                 created_at_ms=now_ms,
                 expires_at_ms=now_ms + LIFETIME_MS,
+                membership=self.membership,
             ),
             self.identity,
         )

@@ -37,6 +37,7 @@ class NodeRecord:
     instance: bytes
     created_at_ms: int
     expires_at_ms: int
+    membership: bytes = b""
 
 
 def seal_record(record: NodeRecord, identity: Identity) -> bytes:
@@ -52,6 +53,7 @@ def seal_record(record: NodeRecord, identity: Identity) -> bytes:
         instance=record.instance,
         created_at_ms=record.created_at_ms,
         expires_at_ms=record.expires_at_ms,
+        membership=record.membership,
     ).SerializeToString(deterministic=True)
     sealed = pb.SignedRecord(record=data, signature=identity.sign(RECORD_DOMAIN, data)).SerializeToString()
     if len(sealed) > MAX_RECORD_BYTES:
@@ -95,4 +97,5 @@ def open_record(sealed: bytes, *, now_ms: int) -> NodeRecord:
         instance=inner.instance,
         created_at_ms=inner.created_at_ms,
         expires_at_ms=inner.expires_at_ms,
+        membership=inner.membership,
     )

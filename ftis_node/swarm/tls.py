@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import hashlib
-import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ftis_node.errors import HomeError, WireError
+from ftis_node.identity import write_private_file
 from ftis_node.swarm.addresses import Address
 
 CERTIFICATE_FILE = "tls.pem"
@@ -66,14 +66,7 @@ def load_or_create_certificate(home: Path) -> Certificate:
             raise HomeError(f"{path}: damaged; delete it, and the node makes a new one") from error
         return certificate
     certificate = make_certificate()
-    temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(certificate.key_pem + certificate.pem)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    write_private_file(path, certificate.key_pem + certificate.pem)
     return certificate
 
 

@@ -206,6 +206,7 @@ def encode_header(header: BatchHeader) -> bytes:
         sequence=header.sequence,
         created_at_ms=header.created_at_ms,
         payload_sha256=header.payload_sha256,
+        membership=header.membership,
     ).SerializeToString(deterministic=True)
 
 
@@ -216,6 +217,8 @@ def decode_header(data: bytes) -> BatchHeader:
     message = _parse(pb.BatchHeader(), data, "header")
     if not len(message.run_id) == len(message.author) == len(message.payload_sha256) == 32:
         raise WireError("a header whose run id, author or payload hash is not 32 bytes long")
+    if len(message.membership) > limits.MAX_MEMBERSHIP_BYTES:
+        raise WireError(f"a header with a proof of membership of {len(message.membership)} bytes")
     if max(message.epoch, message.sequence, message.created_at_ms) >= 2**63:
         raise WireError("a header with a number beyond 63 bits")
     return BatchHeader(
@@ -225,6 +228,7 @@ def decode_header(data: bytes) -> BatchHeader:
         sequence=message.sequence,
         created_at_ms=message.created_at_ms,
         payload_sha256=message.payload_sha256,
+        membership=message.membership,
     )
 
 
@@ -234,11 +238,20 @@ def batch_name(header: bytes) -> BatchName:
 
 
 def sign_batch(
-    payload: bytes, *, identity: Identity, run_id: RunId, epoch: int, sequence: int, created_at_ms: int
+    payload: bytes,
+    *,
+    identity: Identity,
+    run_id: RunId,
+    epoch: int,
+    sequence: int,
+    created_at_ms: int,
+    membership: bytes = b"",
 ) -> SignedBatch:
     """Header and signature around a compressed payload."""
     header = encode_header(
-        BatchHeader(run_id, identity.peer_id, epoch, sequence, created_at_ms, hashlib.sha256(payload).digest())
+        BatchHeader(
+            run_id, identity.peer_id, epoch, sequence, created_at_ms, hashlib.sha256(payload).digest(), membership
+        )
     )
     return SignedBatch(header=header, signature=identity.sign(BATCH_DOMAIN, header), payload=payload)
 

@@ -9,8 +9,8 @@ MAX_PAYLOAD_BYTES = MAX_BATCH_BYTES - 4096
 MAX_INFLATED_BYTES = 8 * MAX_BATCH_BYTES
 """A payload after decompression. Honest ones inflate two- to threefold; a bomb stops here."""
 
-MAX_HEADER_BYTES = 256
-"""An encoded header: three hashes and three numbers."""
+MAX_HEADER_BYTES = 512
+"""An encoded header: three hashes, three numbers and a proof of membership."""
 
 MAX_GROUPS = 4096
 """Groups in one batch."""
@@ -32,6 +32,9 @@ CHUNK_BYTES = 64 * 1024
 
 MAX_NAMES_PER_FRAME = 4096
 """Batch names in one have or want frame (32 bytes each)."""
+
+MAX_MEMBERSHIP_BYTES = 256
+"""A proof of membership."""
 
 MAX_PEERS_PER_FRAME = 64
 """Addresses in one peers frame."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftis_node.admission import accept_invitation, make_invitation
 from ftis_node.inbox.verify import (
     Accepted,
     Blame,
@@ -23,6 +25,7 @@ from ftis_node.wire import limits
 from ftis_node.wire.codec import encode_batch, encode_payload
 from tests.builders import (
     ALICE,
+    BOB,
     EOS,
     MALLORY,
     NOW_MS,
@@ -107,6 +110,22 @@ def test_wrong_run_is_the_authors_fault() -> None:
     assert reason_of(result) is RejectReason.WRONG_RUN
     assert isinstance(result, Rejected)
     assert result.blame is Blame.AUTHOR
+
+
+def test_an_author_who_is_no_member_and_one_who_is() -> None:
+    """The proof travels in the signed header: a receiver needs to know nothing of the author."""
+    run = make_run(membership=f'{{ admission_key = "{BOB.peer_id.hex()}" }}')
+    token = make_invitation(BOB, run.run_id, expires_at_ms=NOW_MS + 1000)
+    proof = accept_invitation(token, ALICE.peer_id, run, now_ms=NOW_MS)
+
+    def judged(**changes: Any) -> Accepted | Rejected:
+        opened = open_batch(encode_batch(signed(run=run, **changes)))
+        assert isinstance(opened, Opened)
+        return verify(opened, run=run, known=UNKNOWN, now_ms=NOW_MS, profile=PROFILE)
+
+    assert isinstance(judged(membership=proof), Accepted)
+    for stranger in (judged(), judged(membership=b"x" * 168), judged(membership=proof, author=MALLORY)):
+        assert reason_of(stranger) is RejectReason.NOT_A_MEMBER
 
 
 def test_replay_is_free() -> None:
@@ -247,7 +266,8 @@ def test_every_reason_of_the_network_half_has_a_test() -> None:
     left_to_the_learner = {RejectReason.TEXT, RejectReason.IMPLAUSIBLE_LOGPROBS}
     tested = {reason for _, _, reason in CONTENTS} | {
         RejectReason.TOO_LARGE, RejectReason.MALFORMED, RejectReason.INFLATION, RejectReason.BAD_SIGNATURE,
-        RejectReason.WRONG_RUN, RejectReason.REPLAY, RejectReason.BANNED, RejectReason.EQUIVOCATION,
+        RejectReason.NOT_A_MEMBER, RejectReason.WRONG_RUN, RejectReason.REPLAY,
+        RejectReason.BANNED, RejectReason.EQUIVOCATION,
         RejectReason.TOO_OLD, RejectReason.FROM_THE_FUTURE, RejectReason.IMPLAUSIBLE_EPOCH,
         RejectReason.REUSED_SLOT, RejectReason.LOGPROBS,
     }  # fmt: skip

@@ -123,7 +123,8 @@ class Node:
             asyncio.create_task(
                 keep_dialling(
                     Address("127.0.0.1", node.port), self.own, self.gossip,
-                    backoff_max=0.2, report=self._report_dial, connected=self._connected, remembered=self._remembered,
+                    backoff_max=0.2, report=self._report_dial, connected=self._connected,
+                    remembered=self._remembered, admit=self._admit,
                 )
             )
             for node in peers

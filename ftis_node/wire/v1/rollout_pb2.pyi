@@ -16,20 +16,22 @@ class SignedBatch(_message.Message):
     def __init__(self, header: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("run_id", "author", "epoch", "sequence", "created_at_ms", "payload_sha256")
+    __slots__ = ("run_id", "author", "epoch", "sequence", "created_at_ms", "payload_sha256", "membership")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_SHA256_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     run_id: bytes
     author: bytes
     epoch: int
     sequence: int
     created_at_ms: int
     payload_sha256: bytes
-    def __init__(self, run_id: _Optional[bytes] = ..., author: _Optional[bytes] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., payload_sha256: _Optional[bytes] = ...) -> None: ...
+    membership: bytes
+    def __init__(self, run_id: _Optional[bytes] = ..., author: _Optional[bytes] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., payload_sha256: _Optional[bytes] = ..., membership: _Optional[bytes] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k")
