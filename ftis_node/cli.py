@@ -30,6 +30,7 @@ PeersOption = Annotated[
 ]
 RunOption = Annotated[Path | None, typer.Option("--run", help="run.toml of the swarm to start or join.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")]
+NoDhtOption = Annotated[bool, typer.Option("--no-dht", help="Find peers by peer exchange alone.")]
 InvitationOption = Annotated[
     str | None, typer.Option("--invitation", help="Where the run is by invitation; needed once.")
 ]
@@ -65,6 +66,7 @@ def join(
     run: RunOption = None,
     run_id: RunIdOption = None,
     invitation: InvitationOption = None,
+    no_dht: NoDhtOption = False,
     config: ConfigOption = None,
     listen: ListenOption = None,
     set_: SetOption = None,
@@ -81,6 +83,7 @@ def join(
         run_file=run,
         run_id=run_id,
         invitation=invitation,
+        dht=not no_dht,
         config_file=config,
         listen=listen,
         overrides=tuple(set_ or ()),
@@ -97,6 +100,7 @@ def relay(
     run: RunOption = None,
     run_id: RunIdOption = None,
     invitation: InvitationOption = None,
+    no_dht: NoDhtOption = False,
     config: ConfigOption = None,
     listen: ListenOption = None,
     set_: SetOption = None,
@@ -112,6 +116,7 @@ def relay(
         run_file=run,
         run_id=run_id,
         invitation=invitation,
+        dht=not no_dht,
         config_file=config,
         listen=listen,
         overrides=tuple(set_ or ()),

@@ -166,6 +166,10 @@ class NetworkConfig(Section):
     listen: str = Field(default="0.0.0.0:47100", description="host:port; port 0 takes a free one")
     advertise: str | None = Field(default=None, description="host:port under which others can dial this node")
     peers: tuple[str, ...] = Field(default=(), description="[peer-id@]host:port of nodes to dial")
+    dht: Literal["on", "off"] = Field(
+        default="on", description="on: find peers in the DHT too; off: needs no torch here"
+    )
+    dht_port: int = Field(default=0, ge=0, le=65_535, description="port of the DHT node; 0 takes a free one")
     neighbours: int = Field(default=8, ge=0, le=64, description="connections that the node keeps up by itself")
     dial_backoff_max: float = Field(default=60.0, gt=0, le=3600, description="longest wait between dials, in seconds")
 

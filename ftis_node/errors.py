@@ -38,5 +38,9 @@ class CheckpointError(FtisError):
     """A checkpoint that can't be read back."""
 
 
+class DiscoveryError(FtisError):
+    """The DHT can't be used; the node is a member by peer exchange."""
+
+
 class RolloutError(FtisError):
     """Generation that gives nothing usable."""

@@ -16,6 +16,7 @@ import grpc
 from ftis_node.admission import why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NetworkConfig
+from ftis_node.dht import DhtMember
 from ftis_node.errors import WireError
 from ftis_node.exchange import DatabaseThread
 from ftis_node.swarm.addresses import Address
@@ -37,8 +38,15 @@ class Membership:
     """One per node, for as long as it runs."""
 
     def __init__(
-        self, database: DatabaseThread, own: Self, gossip: Gossip, network: NetworkConfig, peers: list[Address]
+        self,
+        database: DatabaseThread,
+        own: Self,
+        gossip: Gossip,
+        network: NetworkConfig,
+        peers: list[Address],
+        dht: DhtMember | None,
     ) -> None:
+        self._dht = dht
         self._database = database
         self._peers = database.store.peers
         self._own = own
@@ -54,6 +62,8 @@ class Membership:
         """Dial, count and probe until cancelled."""
         tasks = [asyncio.create_task(self._neighbours_forever()), asyncio.create_task(self._traffic_forever())]
         tasks += [asyncio.create_task(self._keep(address)) for address in self._configured]
+        if self._dht is not None:
+            tasks.append(asyncio.create_task(self._dht.run()))
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -88,6 +98,8 @@ class Membership:
             self._peers.connected, neighbour.peer_id, address=neighbour.address, direction=neighbour.direction,
             model=neighbour.model, version=neighbour.version,
         )  # fmt: skip
+        if self._dht is not None:
+            self._dht.meet(neighbour.dht_addresses)
         if neighbour.dialable:
             targets = [(neighbour.peer_id, address.target) for address in neighbour.dialable]
             await self._database(self._peers.learn_addresses, targets)

@@ -20,6 +20,7 @@ from ftis_node import __version__
 from ftis_node.admission import accept_invitation, why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
+from ftis_node.dht import DhtMember
 from ftis_node.errors import ConfigError, WireError
 from ftis_node.exchange import BatchExchange, DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
@@ -31,7 +32,7 @@ from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
 from ftis_node.swarm.addresses import Address, parse_address
 from ftis_node.swarm.dialing import fetch_run
 from ftis_node.swarm.gossip import Gossip
-from ftis_node.swarm.handshake import Self
+from ftis_node.swarm.handshake import Reach, Self
 from ftis_node.swarm.service import SwarmService, bind, start
 from ftis_node.swarm.tls import load_or_create_certificate
 from ftis_node.types import RunId, short_id
@@ -198,12 +199,17 @@ class _Node:
             run=run,
             version=__version__,
             model=self._config.model.name if self._options.trains else "",
-            addresses=() if advertise is None else (parse_address(advertise, source="network.advertise"),),
+            reach=Reach(() if advertise is None else (parse_address(advertise, source="network.advertise"),)),
             listen_port=port,
             instance=os.urandom(16),
             membership=membership_proof,
         )
-        membership = Membership(self._database, own, gossip, self._config.network, self._peers)
+        dht = DhtMember(own, self._database, self._report_dht) if self._config.network.dht == "on" else None
+        if dht is None:
+            await self._report_dht("off")
+        else:
+            await dht.start(listen, self._config.network.dht_port)
+        membership = Membership(self._database, own, gossip, self._config.network, self._peers, dht)
         exchange.on_ban = membership.banned
         service = SwarmService(own, gossip, self._status_json, membership.connected, membership.admit)
         await start(server, service)
@@ -229,6 +235,8 @@ class _Node:
             return await self._until_stopped(learner, background)
         finally:
             await self._shut_down(gossip, server, learner, background)
+            if dht is not None:
+                await dht.stop()
 
     async def _until_stopped(self, learner: asyncio.Task[int] | None, background: list[asyncio.Task[None]]) -> int:
         """Wait for a signal. A learner that can't work at all, or a bug, ends the node; a finished one doesn't."""
@@ -308,6 +316,9 @@ class _Node:
 
     async def _report_learner(self, state: str) -> None:
         await self._put_of_this_process("learner", state)
+
+    async def _report_dht(self, state: str) -> None:
+        await self._put_of_this_process("dht", state)
 
     async def _put_of_this_process(self, key: str, value: str) -> None:
         """A state that means nothing once this process is gone: readers compare the process id."""

@@ -1,10 +1,12 @@
 """Whole daemons as a swarm: relays, addresses passed on, bootstraps that go away, bans."""
 
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 from ftis_node.status.snapshot import NodeStatus
-from tests.daemons import Daemon, write_run
+from tests.daemons import Daemon, wait_for_unlocked, write_run
 
 QUICK = (
     "training.groups_per_step=4",
@@ -78,3 +80,42 @@ def test_another_identity_at_a_known_address_is_shown_by_health(tmp_path: Path) 
                 assert impostor.terminate() == 0
             node.process.send_signal(signal.SIGTERM)
             assert node.process.wait(20) == 0
+
+
+def p2pd_of(daemon: Daemon) -> list[str]:
+    """Processes of the DHT that the daemon started: p2pd is its child."""
+    found = subprocess.run(
+        ["pgrep", "-P", str(daemon.process.pid), "-f", "p2pd"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.split()
+
+
+def alive(processes: list[str]) -> list[str]:
+    """Those that still run; a zombie doesn't."""
+
+    def runs(process: str) -> bool:
+        stat = Path(f"/proc/{process}/stat")
+        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+    return [process for process in processes if runs(process)]
+
+
+def test_daemons_meet_in_the_dht_and_leave_nothing_behind(tmp_path: Path) -> None:
+    """SIGKILL of a daemon ends its DHT process and its learner within 5 s."""
+    run = write_run(tmp_path)
+    with Daemon(tmp_path / "a", run=run, command="relay", dht=True) as a:
+        address = (a.address(),)
+        with Daemon(tmp_path / "b", peers=address, sets=QUICK, dht=True) as b:
+            b.until(lambda s: s.dht == "on, 1 nodes known", "b knows a's DHT node")
+            a.until(lambda s: s.dht == "on, 1 nodes known", "a knows b's DHT node")
+            processes = p2pd_of(b)
+            assert processes
+            b.kill()
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline and alive(processes):
+                time.sleep(0.1)
+            assert not alive(processes)
+            wait_for_unlocked(tmp_path / "b")
+        processes = p2pd_of(a)
+        assert a.terminate() == 0
+        assert not alive(processes)

@@ -33,6 +33,7 @@ class JoinOptions:
     log_level: str = "info"
     until_stdin_closes: bool = False
     trains: bool = True
+    dht: bool = True
     invitation: str | None = None
 
 
@@ -69,6 +70,8 @@ def settle_config(options: JoinOptions) -> NodeConfig:
         overrides.append(f"model.name={_quoted(options.model)}")
     if options.listen is not None:
         overrides.append(f"network.listen={_quoted(options.listen)}")
+    if not options.dht:
+        overrides.append('network.dht="off"')
     if options.peers:
         overrides.append(f"network.peers=[{', '.join(_quoted(peer) for peer in options.peers)}]")
     config = load_node_config(path, tuple(overrides))

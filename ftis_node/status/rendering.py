@@ -66,6 +66,7 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
         ("model", f"{status.model or '?'}, {status.parameters:,} parameters, {status.trainable_parameters:,} trained"),
         ("round", f"{status.round}, now {activity_text(status)}"),
         ("learner", status.learner),
+        ("DHT", status.dht),
     ]
     last = status.last_round
     if last is not None:

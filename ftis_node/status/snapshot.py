@@ -71,6 +71,7 @@ class NodeStatus(_Part):
     run_name: str | None = Field(max_length=64)
     daemon_running: bool
     learner: str = Field(max_length=300)
+    dht: str = Field(max_length=300)
     model: str = Field(max_length=300)
     parameters: int
     trainable_parameters: int
@@ -115,6 +116,7 @@ def read_status(home: Path) -> NodeStatus:
             run_name=None if run is None else run.manifest.name,
             daemon_running=daemon is not None,
             learner=_of_daemon(store.network_state("learner"), daemon) or ("stopped" if daemon is None else "starting"),
+            dht=_of_daemon(store.network_state("dht"), daemon) or "off",
             model=(store.learner_state("model") or b"").decode(),
             parameters=int(store.learner_state("parameters") or b"0"),
             trainable_parameters=int(store.learner_state("trainable_parameters") or b"0"),

@@ -91,6 +91,7 @@ class Neighbour:
     model: str
     version: str
     dialable: tuple[Address, ...] = ()
+    dht_addresses: tuple[str, ...] = ()
 
 
 class Session:

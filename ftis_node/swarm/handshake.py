@@ -27,6 +27,14 @@ class Refused(WireError):
     """The other side can't be a neighbour, and trying again soon won't change that."""
 
 
+@dataclass
+class Reach:
+    """How this node can be reached, as far as it has been found out by now."""
+
+    addresses: tuple[Address, ...] = ()
+    dht_addresses: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Self:
     """What this node says of itself."""
@@ -36,7 +44,7 @@ class Self:
     run: Run
     version: str
     model: str
-    addresses: tuple[Address, ...]
+    reach: Reach
     listen_port: int
     instance: bytes
     membership: bytes = b""
@@ -50,7 +58,8 @@ class Self:
         return seal_record(
             NodeRecord(
                 peer_id=self.peer_id,
-                addresses=self.addresses,
+                addresses=self.reach.addresses,
+                dht_addresses=self.reach.dht_addresses,
                 certificate_sha256=self.certificate.sha256,
                 run_id=self.run.run_id,
                 model=self.model[:100],

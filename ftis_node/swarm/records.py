@@ -38,6 +38,7 @@ class NodeRecord:
     created_at_ms: int
     expires_at_ms: int
     membership: bytes = b""
+    dht_addresses: tuple[str, ...] = ()
 
 
 def seal_record(record: NodeRecord, identity: Identity) -> bytes:
@@ -54,6 +55,7 @@ def seal_record(record: NodeRecord, identity: Identity) -> bytes:
         created_at_ms=record.created_at_ms,
         expires_at_ms=record.expires_at_ms,
         membership=record.membership,
+        dht_addresses=record.dht_addresses,
     ).SerializeToString(deterministic=True)
     sealed = pb.SignedRecord(record=data, signature=identity.sign(RECORD_DOMAIN, data)).SerializeToString()
     if len(sealed) > MAX_RECORD_BYTES:
@@ -63,6 +65,16 @@ def seal_record(record: NodeRecord, identity: Identity) -> bytes:
 
 def open_record(sealed: bytes, *, now_ms: int) -> NodeRecord:
     """A peer's record, if its signature holds and it is valid now. Raises WireError."""
+    record = read_record(sealed)
+    if record.created_at_ms > now_ms + SKEW_MS:
+        raise WireError("a node record that is from the future: a clock is wrong")
+    if record.expires_at_ms < now_ms:
+        raise WireError("a node record that has expired")
+    return record
+
+
+def read_record(sealed: bytes) -> NodeRecord:
+    """A record whose signature and structure are good, whatever the time is. Raises WireError."""
     if len(sealed) > MAX_RECORD_BYTES:
         raise WireError(f"a node record of {len(sealed)} bytes; at most {MAX_RECORD_BYTES} are allowed")
     try:
@@ -74,14 +86,13 @@ def open_record(sealed: bytes, *, now_ms: int) -> NodeRecord:
         raise WireError("a node record whose signature is not its node's")
     if not len(inner.certificate_sha256) == len(inner.run_id) == 32 or len(inner.instance) != 16:
         raise WireError("a node record with a hash or instance of the wrong length")
-    if inner.expires_at_ms > inner.created_at_ms + LONGEST_LIFETIME_MS or inner.created_at_ms > now_ms + SKEW_MS:
-        raise WireError("a node record that is from the future or would live too long: a clock is wrong")
-    if inner.expires_at_ms < now_ms:
-        raise WireError("a node record that has expired")
+    if inner.expires_at_ms > inner.created_at_ms + LONGEST_LIFETIME_MS:
+        raise WireError("a node record that would live too long")
     if not 0 <= inner.listen_port <= 65_535:
         raise WireError(f"a node record with port {inner.listen_port}")
-    if len(inner.addresses) > MAX_ADDRESSES:
-        raise WireError(f"a node record with {len(inner.addresses)} addresses; {MAX_ADDRESSES} are allowed")
+    if len(inner.addresses) > MAX_ADDRESSES or len(inner.dht_addresses) > MAX_ADDRESSES:
+        count = max(len(inner.addresses), len(inner.dht_addresses))
+        raise WireError(f"a node record with {count} addresses; {MAX_ADDRESSES} are allowed")
     try:
         addresses = tuple(parse_address(text, source="node record") for text in inner.addresses)
     except ConfigError as error:
@@ -98,4 +109,5 @@ def open_record(sealed: bytes, *, now_ms: int) -> NodeRecord:
         created_at_ms=inner.created_at_ms,
         expires_at_ms=inner.expires_at_ms,
         membership=inner.membership,
+        dht_addresses=tuple(inner.dht_addresses),
     )

@@ -105,6 +105,7 @@ def neighbour_of(record: NodeRecord, *, direction: str, grpc_peer: str) -> Neigh
         model=record.model,
         version=record.version,
         dialable=tuple(dict.fromkeys(dialable)),
+        dht_addresses=record.dht_addresses,
     )
 
 

@@ -15,7 +15,7 @@ from ftis_node.swarm import gossip as gossip_module
 from ftis_node.swarm.addresses import Address, address_range, parse_address
 from ftis_node.swarm.dialing import fetch_run, fetch_status, keep_dialling, open_channel
 from ftis_node.swarm.gossip import Gossip, Neighbour, Session
-from ftis_node.swarm.handshake import NONCE_KEY, Self, client_hello
+from ftis_node.swarm.handshake import NONCE_KEY, Reach, Self, client_hello
 from ftis_node.swarm.records import NodeRecord
 from ftis_node.swarm.service import SwarmService, bind, start
 from ftis_node.swarm.tls import fetch_certificate, make_certificate, public_key_sha256
@@ -36,7 +36,7 @@ def name_of(data: bytes) -> BatchName:
 def self_of(number: int, run: Run = RUN) -> Self:
     return Self(
         identity=Identity.from_seed(bytes([number]) * 32), certificate=make_certificate(), run=run, version="1",
-        model="tiny", addresses=(), listen_port=1, instance=os.urandom(16),
+        model="tiny", reach=Reach(), listen_port=1, instance=os.urandom(16),
     )  # fmt: skip
 
 

@@ -144,6 +144,7 @@ def test_a_record_with_any_byte_changed_is_refused() -> None:
     [
         ({}, NOW + 1001, "has expired"),
         ({"created_at_ms": NOW + 200_000, "expires_at_ms": NOW + 300_000}, NOW, "from the future"),
+        ({"dht_addresses": ("/ip4/1.1.1.1",) * 5}, NOW, "5 addresses"),
         ({"expires_at_ms": NOW + LONGEST_LIFETIME_MS + 1}, NOW, "would live too long"),
         ({"instance": b"short"}, NOW, "wrong length"),
         ({"certificate_sha256": b""}, NOW, "wrong length"),
