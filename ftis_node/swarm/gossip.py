@@ -35,6 +35,7 @@ WANTS_PER_NEIGHBOUR = 32
 OFFERS_PER_NEIGHBOUR = 20_000
 UPLOADS_PER_NEIGHBOUR = 4_096
 CONTROL_FRAMES = 256
+ARRIVED_LATELY = 4_096
 
 
 class Stream(Protocol):
@@ -136,6 +137,8 @@ class Gossip:
         self._own_id = own_id
         self.sessions: dict[PeerId, Session] = {}
         self._asked_of: dict[BatchName, Session] = {}
+        # Came lately: the exchange may not have them yet, or may have answered before it had.
+        self._arrived: OrderedDict[BatchName, None] = OrderedDict()
 
     def announce(self, name: BatchName, size: int) -> None:
         """Tell every neighbour that doesn't hold the batch, as far as is known."""
@@ -273,6 +276,9 @@ class Gossip:
         elif len(data) != size:
             raise WireError(f"a batch of {len(data)} bytes came instead of the announced {size}")
         else:
+            self._arrived[name] = None
+            if len(self._arrived) > ARRIVED_LATELY:
+                self._arrived.popitem(last=False)
             kept = await self._exchange.deliver(name, bytes(data), session.neighbour)
             for other in self.sessions.values():
                 holds = other.offers.pop(name, None) is not None
@@ -294,7 +300,7 @@ class Gossip:
         deadline = asyncio.get_running_loop().time() + WANT_SECONDS
         names = []
         for name in reversed(session.offers):
-            if name not in self._asked_of:
+            if name not in self._asked_of and name not in self._arrived:
                 names.append(name)
                 if len(names) == room:
                     break

@@ -53,6 +53,8 @@ class Node:
         self.reachable: list[tuple[PeerId, str]] = []
         self.hints: list[Address] = []
         self.refusal: str | None = None
+        self.checking = asyncio.Event()
+        self.checking.set()
         self.dials: list[str] = []
         self.gossip = Gossip(self, self.peer_id)
         self.port = 0
@@ -68,6 +70,7 @@ class Node:
 
     async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
         self.deliveries.append(name)
+        await self.checking.wait()
         if name_of(data) != name:
             self.faults.append("another batch than announced")
             return False
@@ -299,6 +302,25 @@ def test_mallory_breaks_the_protocol_and_only_her_session_ends(frame: pb.Frame, 
             await until(lambda: len(node.gossip.sessions) == 1, "the end of mallory's session")
             name = honest.publish(b"still served")
             await until(lambda: name in node.batches, "an honest batch")
+
+    asyncio.run(scenario())
+
+
+def test_what_is_being_checked_is_not_asked_of_a_second_neighbour() -> None:
+    async def scenario() -> None:
+        node, first, second = Node(1), Node(2), Node(3)
+        async with node.serving(), first.serving(node), second.serving(node):
+            await until(lambda: len(node.gossip.sessions) == 2, "both connections")
+            node.checking.clear()  # verification takes its time
+            name = first.publish(b"the same from both")
+            await until(lambda: node.deliveries, "the first delivery")
+            second.publish(b"the same from both")
+            await until(lambda: name in node.gossip.sessions[second.peer_id].offers, "the second offer")
+            await asyncio.sleep(0.3)
+            node.checking.set()
+            await until(lambda: name in node.batches, "the batch")
+            await asyncio.sleep(0.3)
+            assert node.deliveries == [name]
 
     asyncio.run(scenario())
 
