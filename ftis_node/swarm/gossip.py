@@ -279,13 +279,24 @@ class Gossip:
             self._arrived[name] = None
             if len(self._arrived) > ARRIVED_LATELY:
                 self._arrived.popitem(last=False)
+            session.offers.pop(name, None)
             kept = await self._exchange.deliver(name, bytes(data), session.neighbour)
-            for other in self.sessions.values():
-                holds = other.offers.pop(name, None) is not None
-                if kept and not holds and other is not session:
-                    other.announcements[name] = size
-                    other.wake.set()
+            if kept or not await self._exchange.unknown([name]):
+                self._spread(name, size, session, kept=kept)
+            else:
+                # Other bytes than those of that name: whoever sent them must not keep the real ones away.
+                self._arrived.pop(name, None)
+                for other in self.sessions.values():
+                    self._ask(other)
         self._ask(session)
+
+    def _spread(self, name: BatchName, size: int, source: Session, *, kept: bool) -> None:
+        """Nobody needs to be asked any more; who doesn't hold it is told, if it may be passed on."""
+        for other in self.sessions.values():
+            holds = other.offers.pop(name, None) is not None
+            if kept and not holds and other is not source:
+                other.announcements[name] = size
+                other.wake.set()
 
     def _drop(self, session: Session, name: BatchName) -> None:
         session.asked.pop(name, None)

@@ -341,6 +341,28 @@ def test_mallory_sends_other_bytes_than_she_announced() -> None:
     asyncio.run(scenario())
 
 
+def test_mallory_can_not_keep_a_batch_away_by_sending_junk_under_its_name() -> None:
+    async def scenario() -> None:
+        node, honest = Node(1), Node(2)
+        data = b"what mallory wants to hide"
+        name = name_of(data)
+        async with node.serving(), raw_stream(node) as mallory:
+            await mallory.write(pb.Frame(have=pb.Have(names=name, sizes=len(data).to_bytes(4, "little"))))
+            await read_kind(mallory, "want")
+            async with honest.serving(node):
+                honest.publish(data)
+                honest_id = honest.peer_id
+                await until(
+                    lambda: honest_id in node.gossip.sessions and name in node.gossip.sessions[honest_id].offers,
+                    "the honest offer",
+                )
+                await mallory.write(pb.Frame(chunk=pb.Chunk(name=name, data=b"x" * len(data), last=True)))
+                await until(lambda: name in node.batches, "the real batch")
+                assert node.batches[name] == data
+
+    asyncio.run(scenario())
+
+
 def test_mallory_pushes_what_nobody_asked_for() -> None:
     async def scenario() -> None:
         node = Node(1)
