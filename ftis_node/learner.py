@@ -23,26 +23,22 @@ import torch
 
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
-from ftis_node.errors import RolloutError, StoreError, WireError
-from ftis_node.inbox.content import CheckedGroup
-from ftis_node.inbox.selection import Candidate, Source, attainable, select
+from ftis_node.errors import RolloutError
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import check_ceilings, parse_run
+from ftis_node.peer_groups import PeerGroups
 from ftis_node.round import OWN, build_party, check, generate, train, training_group
 from ftis_node.round_report import RoundClock, build_report, describe
-from ftis_node.store.learner import GroupVerdict, LearnerStore, ReadyGroup, ReceivedRow
+from ftis_node.store.learner import LearnerStore, ReadyGroup
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
 from ftis_node.training.collate import TrainingGroup
 from ftis_node.training.trainer import StepReport
-from ftis_node.types import BatchName, LocalProfile, RolloutPayload, short_id
-from ftis_node.wire.codec import decode_batch, decode_header, decode_payload, split_payload
+from ftis_node.types import LocalProfile, short_id
+from ftis_node.wire.codec import decode_payload, split_payload
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.05
-CHECKS_AT_ONCE = 64
-READY_LIMIT = 10_000
 MISMATCH_ALARM = 0.05
 LOG_SECONDS = 2.0
 GENERATIONS_IN_VAIN = 3
@@ -67,7 +63,7 @@ class Learner:
         self._peer_id = self._store.peer_id()
         self._seed = self._store.settle_seed(config.training.seed, secrets.randbits(62))
         self._party = build_party(self._run, config, seed=self._seed)
-        self._checked: dict[tuple[BatchName, int], CheckedGroup] = {}
+        self._peer_groups = PeerGroups(self._store, self._party, self._waiting_for)
         self._totals = Totals()
         self._logged_at = -LOG_SECONDS
 
@@ -95,7 +91,7 @@ class Learner:
         clock = RoundClock()
         wanted = self._config.training.groups_per_step
         own = self._own_groups(self._config.training.own_groups, clock)
-        peers = self._collect(wanted - len(own), clock)
+        peers = self._peer_groups.collect(wanted - len(own), self._round, clock)
         if len(own) + len(peers) < wanted:
             own = self._own_groups(wanted - len(peers), clock)
         report = self._train(own, peers, clock)
@@ -114,6 +110,9 @@ class Learner:
 
     def _activity(self, text: str, *, until_ms: int | None = None) -> None:
         self._store.put_activity(text, round_number=self._round, until_ms=until_ms)
+
+    def _waiting_for(self, text: str, until_ms: int) -> None:
+        self._activity(text, until_ms=until_ms)
 
     # --- start ------------------------------------------------------------------------------
 
@@ -200,130 +199,11 @@ class Learner:
         with clock.phase("waiting"):
             time.sleep(max(0, begins_ms - now_ms()) / 1000)
 
-    # --- peers' groups ----------------------------------------------------------------------
-
-    def _collect(self, wanted: int, clock: RoundClock) -> list[ReadyGroup]:
-        """Peers' groups for this step: waits for them while that can help, but not past the timeout."""
-        if wanted <= 0:
-            return []
-        self._expire()
-        timeout = self._config.training.collect_timeout
-        deadline = time.monotonic() + timeout
-        told, version = False, -1
-        chosen: list[ReadyGroup] = []
-        while True:
-            seen = self._store.data_version()
-            if seen != version:
-                version = seen
-                self._check_received(clock)
-                chosen = self._choose(wanted)
-            missing = self._in_sight(wanted) - len(chosen)
-            if missing <= 0 or time.monotonic() >= deadline:
-                return chosen
-            if not told:
-                told = True
-                text = f"waiting for {missing} peers' groups"
-                self._activity(text, until_ms=now_ms() + int(timeout * 1000))
-            with clock.phase("waiting"):
-                time.sleep(POLL_SECONDS)
-
-    def _in_sight(self, wanted: int) -> int:
-        """How many groups peers can give to this step under the caps, judged by who was heard from lately."""
-        training = self._config.training
-        since_ms = now_ms() - int(training.collect_timeout * 1000)
-        rows = self._store.sources(since_ms)
-        if self._round == 1 and len(rows) < training.start_peers:
-            return wanted
-        if not self._store.connected_peers():
-            return 0
-        sources = [Source(row.author, row.delivered_by, row.address_range, row.author_groups) for row in rows]
-        return attainable(sources, wanted, groups_per_step=training.groups_per_step, caps=self._config.caps)
-
-    def _check_received(self, clock: RoundClock) -> None:
-        """Give every new batch its verdict, newest first."""
-        while rows := self._store.unchecked(CHECKS_AT_ONCE):
-            with clock.phase("scoring"):
-                for row in rows:
-                    self._check_batch(row, clock)
-
-    def _check_batch(self, row: ReceivedRow, clock: RoundClock) -> None:
-        self._store.claim([row.name])
-        payload, window, created_at_ms = self._open(row.data)
-        verdicts = []
-        for index, group in enumerate(payload.groups):
-            checked = check(self._party, row.author, window, payload, index)
-            if isinstance(checked, Rejected):
-                verdict = GroupVerdict(index, 0, "rejected", checked.reason.value, checked.detail)
-            elif not checked.same_tokenizer:
-                verdict = GroupVerdict(index, 0, "unusable", "foreign_tokenizer", "the author's tokenizer is another")
-            else:
-                self._checked[row.name, index] = checked
-                clock.received_sequences += len(group.completions)
-                verdict = GroupVerdict(index, len(group.completions), "accepted")
-            verdicts.append(verdict)
-        self._store.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
-
-    def _open(self, data: bytes) -> tuple[RolloutPayload, int, int]:
-        """A stored batch: its payload, its assignment window and when it was created (ms)."""
-        try:
-            batch = decode_batch(data)
-            header = decode_header(batch.header)
-            return decode_payload(batch.payload), self._run.window(header.created_at_ms), header.created_at_ms
-        except WireError as error:  # it was verified before it was stored
-            raise StoreError(f"the store holds a batch that can't be decoded: {error}") from error
-
-    def _choose(self, wanted: int) -> list[ReadyGroup]:
-        """Newest groups under the caps; of the batches that a crash made suspect, one at most."""
-        ready = self._store.ready(READY_LIMIT)
-        suspect = next((group.name for group in ready if group.suspect), None)
-        usable = {(g.name, g.group_index): g for g in ready if not g.suspect or g.name == suspect}
-        candidates = [
-            Candidate(
-                batch=group.name,
-                group_index=group.group_index,
-                author=group.author,
-                neighbour=group.delivered_by,
-                address_range=group.address_range,
-                received_at_ms=group.received_at_ms,
-                age=self._round - group.arrived_round,
-                author_groups=group.author_groups,
-            )
-            for group in usable.values()
-        ]
-        chosen = select(
-            candidates, wanted, groups_per_step=self._config.training.groups_per_step, caps=self._config.caps
-        )
-        return [usable[candidate.batch, candidate.group_index] for candidate in chosen]
-
-    def _expire(self) -> None:
-        oldest_ms = now_ms() - int(self._run.manifest.limits.max_age_seconds * 1000)
-        self._store.expire(oldest_live_ms=oldest_ms, oldest_round=self._round - self._config.caps.max_age_rounds)
-        live = {(group.name, group.group_index) for group in self._store.ready(READY_LIMIT)}
-        self._checked = {key: checked for key, checked in self._checked.items() if key in live}
-
-    def _load_peer_groups(self, chosen: list[ReadyGroup]) -> list[tuple[ReadyGroup, TrainingGroup]]:
-        """The chosen groups as the trainer takes them; one whose batch expired meanwhile is left out."""
-        groups = []
-        for ready in chosen:
-            checked = self._checked.get((ready.name, ready.group_index)) or self._check_again(ready)
-            if checked is not None:
-                groups.append((ready, training_group(self._party, checked, ready.author.hex())))
-        return groups
-
-    def _check_again(self, ready: ReadyGroup) -> CheckedGroup | None:
-        """After a restart the rewards of groups checked before are worked out anew."""
-        data = self._store.load(ready.name)
-        if data is None:
-            return None
-        payload, window, _ = self._open(data)
-        checked = check(self._party, ready.author, window, payload, ready.group_index)
-        return None if isinstance(checked, Rejected) else checked
-
     # --- the step ---------------------------------------------------------------------------
 
     def _train(self, own: list[TrainingGroup], chosen: list[ReadyGroup], clock: RoundClock) -> RoundReport:
         self._store.claim([group.name for group in chosen])
-        peers = self._load_peer_groups(chosen)
+        peers = self._peer_groups.load(chosen)
         self._activity(f"training on {len(own)} own and {len(peers)} peers' groups")
         step = train(self._party, [*own, *(group for _, group in peers)])
         report = build_report(self._round, step, clock, before=self._totals)

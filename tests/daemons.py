@@ -103,14 +103,29 @@ class Daemon:
         self.process.wait(10)
 
 
+def processes(command_line: str) -> list[int]:
+    """Ids of the running processes whose command line contains this; zombies don't run."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+        if command_line in line and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def learners_of(home: Path) -> list[int]:
+    return processes(f"ftis_node.commands.learner {home} ")
+
+
 def wait_for_unlocked(home: Path) -> None:
     """Until no process of a killed daemon uses the store any more."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        users = subprocess.run(
-            ["pgrep", "-f", f"ftis_node.commands.learner {home} "], capture_output=True, text=True, check=False
-        ).stdout.split()
-        if not users:
+        if not learners_of(home):
             return
         time.sleep(0.05)
-    pytest.fail(f"10 s after SIGKILL of the daemon its learner is still alive: {users}")
+    pytest.fail("10 s after SIGKILL of the daemon its learner is still alive")

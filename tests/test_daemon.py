@@ -1,10 +1,10 @@
 """Whole daemons on loopback: they train on each other's samples, stop in order, and survive being killed."""
 
+import os
 import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from ftis_node.identity import load_or_create_identity
 from ftis_node.store.schema import STORE_FILE
-from tests.daemons import Daemon, wait_for_unlocked, write_run
+from tests.daemons import Daemon, learners_of, wait_for_unlocked, write_run
 
 QUICK = ("training.groups_per_step=6", "training.min_own_share=0.33", "training.learning_rate=3e-4",
          "caps.range_share=1.0", "caps.newcomer_groups=0", "training.collect_timeout=30")  # fmt: skip
@@ -113,10 +113,8 @@ def test_a_learner_that_is_killed_is_restarted_from_its_checkpoint(tmp_path: Pat
     home = tmp_path / "node"
     with Daemon(home, run=run, sets=QUICK) as node:
         node.after_round(2)
-        learner = subprocess.run(
-            ["pkill", "-KILL", "-f", f"ftis_node.commands.learner {home} "], capture_output=True, check=False
-        )
-        assert learner.returncode == 0
+        (learner,) = learners_of(home)
+        os.kill(learner, signal.SIGKILL)
         status = node.until(lambda s: s.learner.startswith("died"), "the death is noticed")
         assert "killed by signal SIGKILL" in status.learner
         reached = newest_checkpoint(home)

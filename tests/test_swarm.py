@@ -1,12 +1,11 @@
 """Whole daemons as a swarm: relays, addresses passed on, bootstraps that go away, bans."""
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 from ftis_node.status.snapshot import NodeStatus
-from tests.daemons import Daemon, wait_for_unlocked, write_run
+from tests.daemons import Daemon, processes, wait_for_unlocked, write_run
 
 QUICK = (
     "training.groups_per_step=4",
@@ -82,22 +81,17 @@ def test_another_identity_at_a_known_address_is_shown_by_health(tmp_path: Path) 
             assert node.process.wait(20) == 0
 
 
-def p2pd_of(daemon: Daemon) -> list[str]:
+def p2pd_of(daemon: Daemon) -> set[int]:
     """Processes of the DHT that the daemon started: p2pd is its child."""
-    found = subprocess.run(
-        ["pgrep", "-P", str(daemon.process.pid), "-f", "p2pd"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.split()
+
+    def parent(process: int) -> int:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+    return {process for process in processes("p2pd") if parent(process) == daemon.process.pid}
 
 
-def alive(processes: list[str]) -> list[str]:
-    """Those that still run; a zombie doesn't."""
-
-    def runs(process: str) -> bool:
-        stat = Path(f"/proc/{process}/stat")
-        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-    return [process for process in processes if runs(process)]
+def alive(wanted: set[int]) -> set[int]:
+    return wanted & set(processes("p2pd"))
 
 
 def test_daemons_meet_in_the_dht_and_leave_nothing_behind(tmp_path: Path) -> None:
@@ -108,14 +102,14 @@ def test_daemons_meet_in_the_dht_and_leave_nothing_behind(tmp_path: Path) -> Non
         with Daemon(tmp_path / "b", peers=address, sets=QUICK, dht=True) as b:
             b.until(lambda s: s.dht == "on, 1 nodes known", "b knows a's DHT node")
             a.until(lambda s: s.dht == "on, 1 nodes known", "a knows b's DHT node")
-            processes = p2pd_of(b)
-            assert processes
+            children = p2pd_of(b)
+            assert children
             b.kill()
             deadline = time.monotonic() + 5
-            while time.monotonic() < deadline and alive(processes):
+            while time.monotonic() < deadline and alive(children):
                 time.sleep(0.1)
-            assert not alive(processes)
+            assert not alive(children)
             wait_for_unlocked(tmp_path / "b")
-        processes = p2pd_of(a)
+        children = p2pd_of(a)
         assert a.terminate() == 0
-        assert not alive(processes)
+        assert not alive(children)

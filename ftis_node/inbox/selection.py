@@ -37,7 +37,12 @@ class Source:
 
 def attainable(sources: Sequence[Source], wanted: int, *, groups_per_step: int, caps: CapsConfig) -> int:
     """How many groups these sources could give to a step if each had plenty: waiting for more is in vain."""
-    plenty = [
+    return len(select(plenty(sources, wanted), wanted, groups_per_step=groups_per_step, caps=caps))
+
+
+def plenty(sources: Sequence[Source], wanted: int) -> list[Candidate]:
+    """As many imagined groups of every source as a step could take, older than any real one."""
+    return [
         Candidate(
             batch=BatchName(source.author),
             group_index=index,
@@ -51,7 +56,6 @@ def attainable(sources: Sequence[Source], wanted: int, *, groups_per_step: int, 
         for source in sources
         for index in range(wanted)
     ]
-    return len(select(plenty, wanted, groups_per_step=groups_per_step, caps=caps))
 
 
 def select(candidates: Sequence[Candidate], wanted: int, *, groups_per_step: int, caps: CapsConfig) -> list[Candidate]:

@@ -277,6 +277,16 @@ class LearnerStore:
         ).fetchall()
         return [SourceRow(PeerId(bytes(r[0])), PeerId(bytes(r[1])), str(r[2]), int(r[4])) for r in rows]
 
+    def unchecked_sources(self) -> list[SourceRow]:
+        """Authors of batches without verdicts, with the way of one of them."""
+        rows = self._db.execute(
+            "SELECT author, delivered_by, address_range, (SELECT count(*) FROM inbox_groups h"
+            "  WHERE h.author = r.author AND h.state IN ('ready', 'used', 'expired'))"
+            " FROM received r WHERE NOT EXISTS (SELECT 1 FROM inbox_groups g WHERE g.name = r.name)"
+            " GROUP BY author LIMIT 1000"
+        ).fetchall()
+        return [SourceRow(PeerId(bytes(r[0])), PeerId(bytes(r[1])), str(r[2]), int(r[3])) for r in rows]
+
     def load(self, name: BatchName) -> bytes | None:
         row = self._db.execute("SELECT data FROM received WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])

@@ -225,6 +225,16 @@ def test_old_batches_are_pruned_and_memories_kept_until_their_time(sides) -> Non
     assert network.sighting(batch(1).name, ALICE, 1, 1, 1).name_seen
 
 
+def test_sources_of_what_is_not_checked_yet(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1, author=ALICE))
+    accept(network, batch(2, author=BOB))
+    assert {row.author for row in learner.unchecked_sources()} == {ALICE, BOB}
+    check_all(learner, batch(1, author=ALICE))
+    (left,) = learner.unchecked_sources()
+    assert (left.author, left.delivered_by, left.author_groups) == (BOB, BOB, 0)
+
+
 def test_bans_end_and_a_shorter_one_does_not_shorten_a_longer_one(sides) -> None:
     network, _ = sides
     network.peers.ban(ALICE, until_ms=now_ms() + 10_000, reason="equivocation", proof=b"proof")
