@@ -126,7 +126,7 @@ def start_nodes(
         for party in parties:
             peers = nodes[0].address() if together and nodes else None
             nodes.append(DemoNode(party, folder, [*party.settings(), *phase], run_file=run_file, peers=peers))
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no daemon may outlive a start that did not succeed
         stop_nodes(nodes)
         raise
     return nodes

@@ -188,11 +188,6 @@ class LearnerStore:
                 [(name,) for name in set(names)],
             )
 
-    def release(self, names: Sequence[BatchName]) -> None:
-        """The work ended without harm: the batches are beyond suspicion."""
-        with transaction(self._db):
-            self._db.executemany("DELETE FROM claims WHERE name = ?", [(name,) for name in set(names)])
-
     def release_unfinished(self) -> None:
         """A clean stop in the middle of work is nobody's fault."""
         with transaction(self._db):

@@ -136,7 +136,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
-    except BaseException:
+    except BaseException:  # also a stop signal in the middle of a write
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
