@@ -171,7 +171,22 @@ class NetworkConfig(Section):
     )
     dht_port: int = Field(default=0, ge=0, le=65_535, description="port of the DHT node; 0 takes a free one")
     neighbours: int = Field(default=8, ge=0, le=64, description="connections that the node keeps up by itself")
+    connections: int = Field(default=64, ge=1, le=1024, description="peers that may have dialled this node at once")
+    refresh_seconds: float = Field(
+        default=600.0, gt=0, description="every so often one neighbour is exchanged for another"
+    )
+    dial_seconds: float = Field(default=10.0, gt=0, le=60, description="how long a dial may take")
     dial_backoff_max: float = Field(default=60.0, gt=0, le=3600, description="longest wait between dials, in seconds")
+    ping_seconds: float = Field(default=10.0, gt=0, description="how often a neighbour is asked for a sign of life")
+    silence_seconds: float = Field(default=35.0, gt=0, description="a neighbour that says nothing for so long is gone")
+    want_seconds: float = Field(default=30.0, gt=0, description="a batch not delivered by then is asked of another")
+    peer_bytes_per_second: float = Field(
+        default=4e6, ge=1e4, description="most that one peer may send, and is sent, on average"
+    )
+    bytes_per_second: float = Field(default=16e6, ge=1e4, description="the same for all peers together")
+    peer_messages_per_second: float = Field(
+        default=100.0, ge=10, description="most messages of one peer, beside the batches asked of it"
+    )
 
 
 class CeilingsConfig(Section):

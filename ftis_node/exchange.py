@@ -20,10 +20,10 @@ from ftis_node.manifest import Run
 from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
 from ftis_node.store.peers import StoredScore
 from ftis_node.swarm.addresses import Address
-from ftis_node.swarm.gossip import Neighbour
 from ftis_node.swarm.peers import BAN_MS, Score, charged, must_be_banned, rewarded
-from ftis_node.types import BatchName, PeerId, short_id
-from ftis_node.wire.codec import decode_batch, encode_batch, sign_batch
+from ftis_node.swarm.session import Neighbour
+from ftis_node.types import BatchHeader, BatchName, PeerId, short_id
+from ftis_node.wire.codec import encode_batch, sign_batch
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,11 @@ class BatchExchange:
     """The node's answers to gossip; see ``swarm.gossip.Exchange``."""
 
     def __init__(
-        self, database: DatabaseThread, run: Run, identity: Identity, ceilings: CeilingsConfig, membership: bytes
-    ) -> None:
+        self, database: DatabaseThread, run: Run, identity: Identity, ceilings: CeilingsConfig, membership: bytes,
+        epoch: int,
+    ) -> None:  # fmt: skip
         self._membership = membership
+        self._epoch = epoch
         self._database = database
         self._store = database.store
         self._run = run
@@ -69,6 +71,7 @@ class BatchExchange:
         self._checks = asyncio.Semaphore(PARALLEL_CHECKS)
         self._full = False
         self.on_ban: Callable[[PeerId, str], None] = _nobody_to_tell
+        self.on_twin: Callable[[], None] = _nothing_to_do
 
     def _lifetime_ms(self) -> int:
         limits = self._run.manifest.limits
@@ -128,6 +131,9 @@ class BatchExchange:
                 await self._refuse(opened, neighbour.peer_id, neighbour)
                 return False
             header = opened.header
+            if header.author == self._identity.peer_id:
+                await self._own_batch_from_outside(opened)
+                return False
             sighting = await self._database(
                 self._store.sighting, name, header.author, header.epoch, header.sequence,
                 self._run.window(header.created_at_ms),
@@ -139,6 +145,9 @@ class BatchExchange:
                 used_slots=sighting.used_slots,
                 author_banned=await self._database(self._store.peers.banned, header.author) is not None,
             )
+            if _epoch_had_ended(header, sighting.newest_epoch):
+                log.warning("two daemons run with the identity of %s", short_id(header.author))
+                await self._database(self._store.peers.twin, header.author)
             profile = await self._database(self._store.local_profile)
             result = await asyncio.to_thread(
                 verify, opened, run=self._run, known=known, now_ms=now_ms(), profile=profile
@@ -151,6 +160,17 @@ class BatchExchange:
                     await self._database(self._store.remember, batch, keep_until)
                 return False
             return await self._keep(batch, neighbour, keep_until)
+
+    async def _own_batch_from_outside(self, opened: Opened) -> None:
+        """A batch with the own signature that isn't in the store.
+
+        From before this start it was lost with the store; later than that, somebody else has signed it.
+        """
+        if opened.header.created_at_ms > self._epoch:
+            self.on_twin()
+        keep_until = opened.header.created_at_ms + self._lifetime_ms()
+        batch = _as_received(opened, None, self._run, b"")
+        await self._database(self._store.remember, batch, keep_until)
 
     async def _keep(self, batch: ReceivedBatch, neighbour: Neighbour, keep_until_ms: int) -> bool:
         try:
@@ -180,7 +200,7 @@ class BatchExchange:
         elif rejected.blame is not Blame.NOBODY:
             await self._charge(peer, rejected.reason.value)
 
-    async def publish_outbox(self, epoch: int) -> list[tuple[BatchName, int]]:
+    async def publish_outbox(self) -> list[tuple[BatchName, int]]:
         """Sign what the learner has put out; returns name and size of each batch, now durable."""
         announced = []
         for entry in await self._database(self._store.unsigned, SIGN_AT_ONCE):
@@ -188,17 +208,17 @@ class BatchExchange:
                 log.info("own batch from before a long stop is too old to publish")
                 await self._database(self._store.skip_outbox, entry)
                 continue
-            name, data = await self._database(self._store.publish, entry, epoch, self._sealer(entry, epoch))
+            name, data = await self._database(self._store.publish, entry, self._epoch, self._sealer(entry))
             announced.append((name, len(data)))
         return announced
 
-    def _sealer(self, entry: OutboxEntry, epoch: int) -> Callable[[int], tuple[BatchName, bytes]]:
+    def _sealer(self, entry: OutboxEntry) -> Callable[[int], tuple[BatchName, bytes]]:
         def seal(sequence: int) -> tuple[BatchName, bytes]:
             batch = sign_batch(
                 entry.payload,
                 identity=self._identity,
                 run_id=self._run.run_id,
-                epoch=epoch,
+                epoch=self._epoch,
                 sequence=sequence,
                 created_at_ms=entry.created_at_ms,
                 membership=self._membership,
@@ -229,12 +249,24 @@ def _nobody_to_tell(peer: PeerId, reason: str) -> None:
     del peer, reason
 
 
+def _nothing_to_do() -> None:
+    pass
+
+
+def _epoch_had_ended(header: BatchHeader, newest_epoch: int) -> bool:
+    """Whether a batch was made in an epoch after its author had begun a newer one: two daemons with one identity.
+
+    An epoch is the time (ms) at which it began, so the two signed headers are proof.
+    """
+    return header.epoch < newest_epoch < header.created_at_ms
+
+
 def _reward(groups: int, score: Score, now: int) -> Score:
     return rewarded(score, groups, now)
 
 
-def _as_received(opened: Opened, result: Accepted | Rejected, run: Run, data: bytes) -> ReceivedBatch:
-    header, signed = opened.header, decode_batch(data)
+def _as_received(opened: Opened, result: Accepted | Rejected | None, run: Run, data: bytes) -> ReceivedBatch:
+    header = opened.header
     groups = result.payload.groups if isinstance(result, Accepted) else ()
     return ReceivedBatch(
         name=opened.name,
@@ -245,7 +277,7 @@ def _as_received(opened: Opened, result: Accepted | Rejected, run: Run, data: by
         window=run.window(header.created_at_ms),
         slots=tuple(group.slot for group in groups),
         sequences=sum(len(group.completions) for group in groups),
-        header=signed.header,
-        signature=signed.signature,
+        header=opened.header_bytes,
+        signature=opened.signature,
         data=data,
     )

@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 
 import grpc
 
 from ftis_node.admission import why_not_a_member
 from ftis_node.clock import now_ms
-from ftis_node.config import NetworkConfig
 from ftis_node.dht import DhtMember
 from ftis_node.errors import WireError
 from ftis_node.exchange import DatabaseThread
+from ftis_node.store.peers import Traffic
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.dialing import dial_once, fetch_run, keep_dialling
-from ftis_node.swarm.gossip import Gossip, Session
+from ftis_node.swarm.gossip import Gossip
 from ftis_node.swarm.handshake import Self
-from ftis_node.swarm.peers import Dialable, whom_to_dial
+from ftis_node.swarm.peers import Dialable, Dialled, Score, whom_to_dial, whom_to_leave
 from ftis_node.swarm.records import NodeRecord
+from ftis_node.swarm.session import Session
 from ftis_node.types import PeerId, short_id
 
 log = logging.getLogger(__name__)
@@ -32,6 +36,8 @@ log = logging.getLogger(__name__)
 NEIGHBOUR_SECONDS = 3.0
 TRAFFIC_SECONDS = 5.0
 PROBES_AT_ONCE = 4
+REMEMBERED_INSTANCES = 1_000
+STARTS_REMEMBERED = 8
 
 
 class Membership:
@@ -42,18 +48,21 @@ class Membership:
         database: DatabaseThread,
         own: Self,
         gossip: Gossip,
-        network: NetworkConfig,
         peers: list[Address],
         dht: DhtMember | None,
+        on_twin: Callable[[], None],
     ) -> None:
+        self._on_twin = on_twin
+        self._instances: OrderedDict[PeerId, list[bytes]] = OrderedDict()
         self._dht = dht
         self._database = database
         self._peers = database.store.peers
         self._own = own
         self._gossip = gossip
-        self._network = network
+        self._network = gossip.config
         self._configured = peers
         self._dialling: set[asyncio.Task[None]] = set()
+        self._chosen: set[PeerId] = set()
         self._probing = asyncio.Semaphore(PROBES_AT_ONCE)
         self._probes: set[asyncio.Task[None]] = set()
         self._rng = random.Random()
@@ -61,6 +70,7 @@ class Membership:
     async def run(self) -> None:
         """Dial, count and probe until cancelled."""
         tasks = [asyncio.create_task(self._neighbours_forever()), asyncio.create_task(self._traffic_forever())]
+        tasks.append(asyncio.create_task(self._refresh_forever()))
         tasks += [asyncio.create_task(self._keep(address)) for address in self._configured]
         if self._dht is not None:
             tasks.append(asyncio.create_task(self._dht.run()))
@@ -75,11 +85,29 @@ class Membership:
 
     async def admit(self, record: NodeRecord) -> str | None:
         """Why a peer that has proved its identity is refused; None if it is welcome."""
+        if record.peer_id == self._own.peer_id:
+            self._on_twin()
+            return "a second daemon runs with the same identity: stop one of them"
+        if self._is_twin(record):
+            log.warning("two daemons run with the identity of %s", short_id(record.peer_id))
+            await self._database(self._peers.twin, record.peer_id)
         banned = await self._database(self._peers.banned, record.peer_id)
         if banned is None:
             return why_not_a_member(self._own.run, record.peer_id, record.membership, now_ms=now_ms())
         until_ms, reason = banned
         return f"you are banned for {max(0, until_ms - now_ms()) / 60_000:.0f} more minutes: {reason}"
+
+    def _is_twin(self, record: NodeRecord) -> bool:
+        """Whether an instance of a peer comes back after another one of it had begun."""
+        instances = self._instances.setdefault(record.peer_id, [])
+        self._instances.move_to_end(record.peer_id)
+        while len(self._instances) > REMEMBERED_INSTANCES:
+            self._instances.popitem(last=False)
+        comes_back = record.instance in instances[:-1]
+        if record.instance not in instances:
+            instances.append(record.instance)
+            del instances[:-STARTS_REMEMBERED]
+        return comes_back
 
     def banned(self, peer: PeerId, reason: str) -> None:
         """End the connection with a peer that was just banned."""
@@ -96,7 +124,7 @@ class Membership:
             return
         await self._database(
             self._peers.connected, neighbour.peer_id, address=neighbour.address, direction=neighbour.direction,
-            model=neighbour.model, version=neighbour.version,
+            model=neighbour.model, version=neighbour.version, tokenizer_fingerprint=neighbour.tokenizer_fingerprint,
         )  # fmt: skip
         if self._dht is not None:
             self._dht.meet(neighbour.dht_addresses)
@@ -148,6 +176,24 @@ class Membership:
                     task.add_done_callback(self._dialling.discard)
             await asyncio.sleep(NEIGHBOUR_SECONDS)
 
+    async def _refresh_forever(self) -> None:
+        """Exchange one neighbour for another now and then, so that nobody can settle around this node for good."""
+        while True:
+            await asyncio.sleep(self._network.refresh_seconds * self._rng.uniform(0.7, 1.3))
+            if len(self._gossip.sessions) < self._network.neighbours or not await self._candidates(1):
+                continue
+            now = time.monotonic()
+            dialled = []
+            for peer in self._chosen & self._gossip.sessions.keys():
+                session = self._gossip.sessions[peer]
+                score = await self._database(self._peers.score, peer)
+                value = Score(score.value, score.at_ms).now(now_ms())
+                dialled.append(Dialled(peer, session.neighbour.address_range, now - session.began_at, value))
+            goes = whom_to_leave(dialled, wanted=self._network.neighbours)
+            if goes is not None and (leaving := self._gossip.sessions.get(goes)) is not None:
+                log.info("leaving %s for another neighbour", short_id(goes))
+                leaving.close("making room for another neighbour")
+
     async def _candidates(self, wanted: int) -> list[Address]:
         known = await self._database(self._peers.known_addresses)
         configured = {address.target for address in self._configured}
@@ -168,6 +214,7 @@ class Membership:
         """Dial a learned address once; serves the session until it ends."""
         assert address.peer_id is not None
         peer = address.peer_id
+        self._chosen.add(peer)
 
         async def report(_: Address, state: str, retry_in: float | None, answered: PeerId | None) -> None:
             del state, retry_in, answered
@@ -181,6 +228,8 @@ class Membership:
         except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             log.debug("%s at %s: %s", short_id(peer), address.target, error)
             await self._database(self._peers.address_failed, peer, address.target)
+        finally:
+            self._chosen.discard(peer)
 
     # --- traffic ----------------------------------------------------------------------------
 
@@ -191,6 +240,10 @@ class Membership:
                 await self._count_traffic(session)
 
     async def _count_traffic(self, session: Session) -> None:
-        bytes_in, bytes_out = session.bytes_in, session.bytes_out
+        peer = session.neighbour.peer_id
+        traffic = Traffic(session.bytes_in, session.bytes_out, session.throttled_seconds, session.round_trip_ms)
         session.bytes_in = session.bytes_out = 0
-        await self._database(self._peers.traffic, session.neighbour.peer_id, bytes_in, bytes_out, session.round_trip_ms)
+        session.throttled_seconds = 0.0
+        if traffic.throttled_seconds > TRAFFIC_SECONDS / 2:
+            log.warning("%s sends more than a peer may: it is held back", short_id(peer))
+        await self._database(self._peers.traffic, peer, traffic)

@@ -8,41 +8,33 @@ stop    finish the current write, say goodbye, end the learner; a second signal 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+import resource
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from ftis_node import __version__
 from ftis_node.admission import accept_invitation, why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
-from ftis_node.dht import DhtMember
 from ftis_node.errors import ConfigError, WireError
-from ftis_node.exchange import BatchExchange, DatabaseThread
+from ftis_node.exchange import DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
-from ftis_node.membership import Membership
-from ftis_node.status.snapshot import read_status
+from ftis_node.network_half import NetworkHalf, Party
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
-from ftis_node.swarm.addresses import Address, parse_address
+from ftis_node.swarm.addresses import parse_address
 from ftis_node.swarm.dialing import fetch_run
-from ftis_node.swarm.gossip import Gossip
-from ftis_node.swarm.handshake import Reach, Self
-from ftis_node.swarm.service import SwarmService, bind, start
-from ftis_node.swarm.tls import load_or_create_certificate
 from ftis_node.types import RunId, short_id
-from ftis_node.wire.v1 import swarm_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1
-PRUNE_SECONDS = 30.0
-GOODBYE_SECONDS = 1.0
+OPEN_FILES = 65_536
 MANIFEST_BACKOFF_SECONDS = 30.0
 SAME_SIGNAL_SECONDS = 0.3
 
@@ -62,6 +54,7 @@ class NodeOptions:
 
 def run_node(options: NodeOptions, config: NodeConfig) -> int:
     """Run a node until it is told to stop; returns the exit code. Raises FtisError on unusable input."""
+    _allow_many_connections()
     with lock_home(options.home):
         identity = load_or_create_identity(options.home)
         store = NetworkStore(options.home)
@@ -70,6 +63,13 @@ def run_node(options: NodeOptions, config: NodeConfig) -> int:
             return asyncio.run(_Node(options, config, identity, database).main())
         finally:
             database.close()
+
+
+def _allow_many_connections() -> None:
+    """As many open files as the system lets this process have: strangers' connections must not use up the few."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class _Node:
@@ -81,9 +81,7 @@ class _Node:
         self._store = database.store
         self._peers = [parse_address(text, source="--peers") for text in config.network.peers]
         self._stop = asyncio.Event()
-        self._learner = (
-            LearnerProcess(options.home, config, options.log_level, self._report_learner) if options.trains else None
-        )
+        self._learner: LearnerProcess | None = None
 
     async def main(self) -> int:
         self._install_signals()
@@ -185,69 +183,44 @@ class _Node:
     # --- serving ----------------------------------------------------------------------------
 
     async def _serve(self, run: Run) -> int:
-        epoch = await self._database(self._store.next_epoch)
-        membership_proof = await self._settle_membership(run)
-        exchange = BatchExchange(self._database, run, self._identity, self._config.ceilings, membership_proof)
-        gossip = Gossip(exchange, self._identity.peer_id)
-        listen = parse_address(self._config.network.listen, source="network.listen", lowest_port=0)
-        certificate = load_or_create_certificate(self._options.home)
-        server, port = await bind(listen, certificate.server_credentials())
-        advertise = self._config.network.advertise
-        own = Self(
+        trains = self._options.trains
+        party = Party(
+            home=self._options.home,
             identity=self._identity,
-            certificate=certificate,
             run=run,
-            version=__version__,
-            model=self._config.model.name if self._options.trains else "",
-            reach=Reach(() if advertise is None else (parse_address(advertise, source="network.advertise"),)),
-            listen_port=port,
-            instance=os.urandom(16),
-            membership=membership_proof,
+            model=self._config.model.name if trains else "",
+            membership=await self._settle_membership(run),
         )
-        dht = DhtMember(own, self._database, self._report_dht) if self._config.network.dht == "on" else None
-        if dht is None:
-            await self._report_dht("off")
-        else:
-            await dht.start(listen, self._config.network.dht_port)
-        membership = Membership(self._database, own, gossip, self._config.network, self._peers, dht)
-        exchange.on_ban = membership.banned
-        service = SwarmService(own, gossip, self._status_json, membership.connected, membership.admit)
-        await start(server, service)
-        await self._put_of_this_process("listening", Address(listen.host, port).target)
-        log.info(
-            "node %s of run %r (%s) listens on %s",
-            short_id(own.peer_id), run.manifest.name, short_id(run.run_id), Address(listen.host, port).target,
-        )  # fmt: skip
-        log.info("others join with: ftis-node join --peers %s@HOST:%d", own.peer_id.hex(), port)
-        if self._learner is None:
-            await self._report_learner("none: this is a relay")
-            learner = None
-        else:
+        half = NetworkHalf(party, self._config, self._peers, self._database)
+        bound = await half.start()
+        log.info("others join with: ftis-node join --peers %s@HOST:%d", self._identity.peer_id.hex(), bound.port)
+        learner = None
+        if trains:
+            self._learner = LearnerProcess(
+                self._options.home, self._config, self._options.log_level,
+                functools.partial(half.put_of_this_process, "learner"),
+            )  # fmt: skip
             learner = asyncio.create_task(self._learner.run())
             if not self._peers:
                 log.info("no peers given: training alone until one dials in")
-        background = [
-            asyncio.create_task(self._publish_forever(exchange, gossip, epoch)),
-            asyncio.create_task(self._prune_forever(exchange)),
-            asyncio.create_task(membership.run()),
-        ]
+        else:
+            await half.put_of_this_process("learner", "none: this is a relay")
+        network = asyncio.create_task(half.serve())
         try:
-            return await self._until_stopped(learner, background)
+            return await self._until_stopped(learner, network)
         finally:
-            await self._shut_down(gossip, server, learner, background)
-            if dht is not None:
-                await dht.stop()
+            await self._shut_down(half, learner, network)
 
-    async def _until_stopped(self, learner: asyncio.Task[int] | None, background: list[asyncio.Task[None]]) -> int:
+    async def _until_stopped(self, learner: asyncio.Task[int] | None, network: asyncio.Task[None]) -> int:
         """Wait for a signal. A learner that can't work at all, or a bug, ends the node; a finished one doesn't."""
         stop = asyncio.create_task(self._stop.wait())
-        waiting: set[asyncio.Task[int] | asyncio.Task[None] | asyncio.Task[bool]] = {stop, *background}
+        waiting: set[asyncio.Task[int] | asyncio.Task[None] | asyncio.Task[bool]] = {stop, network}
         if learner is not None:
             waiting.add(learner)
         while True:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # a failed background task is a bug: end with its traceback
+            if network in done:
+                network.result()  # it only ends by a bug: end with its traceback
             if stop in done:
                 return 0
             if learner is not None and learner in done:
@@ -257,32 +230,17 @@ class _Node:
                 log.info("all rounds are done; the node goes on serving its peers until it is stopped")
 
     async def _shut_down(
-        self,
-        gossip: Gossip,
-        server: grpc.aio.Server,
-        learner: asyncio.Task[int] | None,
-        background: list[asyncio.Task[None]],
+        self, half: NetworkHalf, learner: asyncio.Task[int] | None, network: asyncio.Task[None]
     ) -> None:
         if self._learner is not None:
             await self._learner.stop()
-        await self._say_goodbye(gossip)
-        tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [*background, *([learner] if learner is not None else [])]
+        await half.say_goodbye()
+        tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [network, *([learner] if learner is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await server.stop(grace=GOODBYE_SECONDS)
-        await self._database(self._store.peers.all_disconnected)
+        await half.stop()
         log.info("stopped")
-
-    async def _say_goodbye(self, gossip: Gossip) -> None:
-        """So that peers know of a stop in order, and don't wait for a silence."""
-        sessions = list(gossip.sessions.values())
-        for session in sessions:
-            session.send(pb.Frame(goodbye=pb.Goodbye(reason="stopping")))
-        if sessions:
-            await asyncio.sleep(GOODBYE_SECONDS / 4)
-        for session in sessions:
-            session.close("this node stops")
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, but not past a stop."""
@@ -290,40 +248,3 @@ class _Node:
             await asyncio.wait_for(self._stop.wait(), seconds)
         except TimeoutError:
             return
-
-    # --- background work --------------------------------------------------------------------
-
-    async def _publish_forever(self, exchange: BatchExchange, gossip: Gossip, epoch: int) -> None:
-        """Sign and announce as soon as the learner commits; ``data_version`` makes polling cheap."""
-        seen = -1
-        while True:
-            version = await self._database(self._store.data_version)
-            if version != seen:
-                seen = version
-                while published := await exchange.publish_outbox(epoch):
-                    for name, size in published:
-                        gossip.announce(name, size)
-                while await exchange.fold_verdicts():
-                    pass
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def _prune_forever(self, exchange: BatchExchange) -> None:
-        while True:
-            await exchange.prune()
-            await asyncio.sleep(PRUNE_SECONDS)
-
-    # --- what others report -----------------------------------------------------------------
-
-    async def _report_learner(self, state: str) -> None:
-        await self._put_of_this_process("learner", state)
-
-    async def _report_dht(self, state: str) -> None:
-        await self._put_of_this_process("dht", state)
-
-    async def _put_of_this_process(self, key: str, value: str) -> None:
-        """A state that means nothing once this process is gone: readers compare the process id."""
-        await self._database(self._store.put, key, f"{os.getpid()} {value}".encode())
-
-    async def _status_json(self) -> bytes:
-        status = await asyncio.to_thread(read_status, self._options.home)
-        return status.model_dump_json().encode()

@@ -1,9 +1,12 @@
 """Whole daemons as a swarm: relays, addresses passed on, bootstraps that go away, bans."""
 
+import shutil
 import signal
 import time
 from pathlib import Path
 
+from ftis_node.identity import load_or_create_identity
+from ftis_node.status.judgement import judge
 from ftis_node.status.snapshot import NodeStatus
 from tests.daemons import Daemon, processes, wait_for_unlocked, write_run
 
@@ -62,6 +65,28 @@ def test_a_relay_needs_no_torch(tmp_path: Path) -> None:
             assert node.terminate() == 0
         relay.until(lambda s: not connected_to(s), "the goodbye is understood", seconds=10)
         assert "the peer left: stopping" in relay.log
+        assert relay.terminate() == 0
+
+
+def test_two_daemons_with_one_identity_are_told_by_both_and_by_third_parties(tmp_path: Path) -> None:
+    """Somebody copies a home to a second machine and starts both."""
+    run = write_run(tmp_path)
+    (tmp_path / "original").mkdir()
+    load_or_create_identity(tmp_path / "original")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    with Daemon(tmp_path / "relay", run=run, command="relay") as relay:
+        address = (relay.address(),)
+        with (
+            Daemon(tmp_path / "original", peers=address, sets=QUICK) as original,
+            Daemon(tmp_path / "copy", peers=address, sets=QUICK) as copy,
+        ):
+            for daemon in (original, copy):
+                status = daemon.until(lambda s: s.twin_at_ms is not None, "it knows of the other")
+                assert any("a second daemon runs with this node's identity" in r for r in judge(status).reasons)
+            status = relay.until(lambda s: any(peer.twin_at_ms for peer in s.peers), "the relay knows")
+            assert any("two daemons run with the identity of" in note for note in judge(status).notes)
+            assert original.terminate() == 0
+            assert copy.terminate() == 0
         assert relay.terminate() == 0
 
 

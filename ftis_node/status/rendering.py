@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ftis_node.status.snapshot import Level, NodeStatus, PeerStatus
+from ftis_node.status.judgement import Judgement, Level, reach
+from ftis_node.status.snapshot import NodeStatus, PeerStatus
 from ftis_node.store.reports import SequenceCounts
 
-HealthResult = tuple[str, NodeStatus | None, Level, list[str]]
-"""Where was asked, what came back, and what to think of it."""
+
+@dataclass(frozen=True, slots=True)
+class HealthResult:
+    """Where was asked, what came back, and what to think of it."""
+
+    asked: str
+    status: NodeStatus | None
+    judgement: Judgement
+
 
 _COLOURS = {Level.HEALTHY: "green", Level.DEGRADED: "yellow", Level.UNREACHABLE: "red"}
 
@@ -22,24 +31,27 @@ def print_json(results: Sequence[HealthResult]) -> None:
     """One object per node; the schema is documented in the README."""
     nodes = [
         {
-            "asked": asked,
-            "level": level.name.lower(),
-            "reasons": reasons,
-            "status": None if status is None else status.model_dump(mode="json"),
+            "asked": result.asked,
+            "level": result.judgement.level.name.lower(),
+            "reasons": list(result.judgement.reasons),
+            "notes": list(result.judgement.notes),
+            "status": None if result.status is None else result.status.model_dump(mode="json"),
         }
-        for asked, status, level, reasons in results
+        for result in results
     ]
     print(json.dumps({"nodes": nodes}, indent=2))
 
 
 def print_health(results: Sequence[HealthResult]) -> None:
     console = Console(highlight=False)
-    for asked, status, level, reasons in results:
-        console.print(f"[bold {_COLOURS[level]}]{level.name.lower()}[/]  {escape(asked)}")
-        for reason in reasons:
-            console.print(f"  ! {escape(_printable(reason))}")
-        if status is not None:
-            _print_node(console, status)
+    for result in results:
+        level = result.judgement.level
+        console.print(f"[bold {_COLOURS[level]}]{level.name.lower()}[/]  {escape(result.asked)}")
+        for mark, lines in (("!", result.judgement.reasons), ("-", result.judgement.notes)):
+            for line in lines:
+                console.print(f"  {mark} {escape(_printable(line))}")
+        if result.status is not None:
+            _print_node(console, result.status)
 
 
 def _print_node(console: Console, status: NodeStatus) -> None:
@@ -66,6 +78,7 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
         ("model", f"{status.model or '?'}, {status.parameters:,} parameters, {status.trainable_parameters:,} trained"),
         ("round", f"{status.round}, now {activity_text(status)}"),
         ("learner", status.learner),
+        ("swarm", reach(status)),
         ("DHT", status.dht),
     ]
     last = status.last_round
@@ -131,9 +144,16 @@ def _peer_cells(status: NodeStatus, peer: PeerStatus) -> list[str]:
         contact = f"{(status.at_ms - peer.last_contact_ms) / 1000:.0f} s ago"
     groups = f"{peer.accepted_groups:,} / {peer.rejected_groups:,}"
     trip = "" if peer.round_trip_ms is None else f"{peer.round_trip_ms:.0f} ms"
-    model = peer.model or "relay"
+    model = (peer.model or "relay") + _tokenizer_mark(status, peer)
     score = f"{peer.score:+.1f}"
     return [peer.peer_id[:12], model, contact, trip, score, groups, _size(peer.bytes_in), _size(peer.bytes_out)]
+
+
+def _tokenizer_mark(status: NodeStatus, peer: PeerStatus) -> str:
+    """Whether a peer's tokens are this node's tokens, where both are known."""
+    if not status.tokenizer_fingerprint or not peer.tokenizer_fingerprint:
+        return ""
+    return "" if peer.tokenizer_fingerprint == status.tokenizer_fingerprint else " (other tokenizer)"
 
 
 def _size(count: int) -> str:

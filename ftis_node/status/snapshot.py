@@ -1,4 +1,4 @@
-"""The state of one node as its store tells it, and what to think of it.
+"""The state of one node as its store tells it.
 
 ``NodeStatus`` is the documented JSON of ``ftis-node health --json``. It is also what a peer answers,
 so it is parsed as hostile input: bounded, and unknown keys are ignored.
@@ -6,7 +6,6 @@ so it is parsed as hostile input: bounded, and unknown keys are ignored.
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,6 +41,10 @@ class PeerStatus(_Part):
     rejected_groups: int
     banned_until_ms: int
     ban_reason: str = Field(max_length=100)
+    tokenizer_fingerprint: str = Field(default="", max_length=64)
+    throttled_ms: int = 0
+    throttled_at_ms: int = 0
+    twin_at_ms: int = 0
 
 
 class DialStatus(_Part):
@@ -72,6 +75,8 @@ class NodeStatus(_Part):
     daemon_running: bool
     learner: str = Field(max_length=300)
     dht: str = Field(max_length=300)
+    twin_at_ms: int | None = None
+    tokenizer_fingerprint: str = Field(default="", max_length=64)
     model: str = Field(max_length=300)
     parameters: int
     trainable_parameters: int
@@ -91,14 +96,6 @@ class NodeStatus(_Part):
     rejections: tuple[RejectionStatus, ...] = Field(max_length=LONGEST)
 
 
-class Level(enum.IntEnum):
-    """The value is the exit code of ``ftis-node health``."""
-
-    HEALTHY = 0
-    DEGRADED = 1
-    UNREACHABLE = 2
-
-
 def read_status(home: Path) -> NodeStatus:
     """Read one home's store, whether or not its daemon runs. Raises StoreError when there is none."""
     with StoreReader(home) as store:
@@ -107,6 +104,7 @@ def read_status(home: Path) -> NodeStatus:
         activity, last = store.activity(), store.last_round()
         published, received = store.published(), store.received()
         daemon = daemon_of(home)
+        twin = _of_daemon(store.network_state("twin"), daemon)
         return NodeStatus(
             at_ms=now_ms(),
             version=__version__,
@@ -117,6 +115,8 @@ def read_status(home: Path) -> NodeStatus:
             daemon_running=daemon is not None,
             learner=_of_daemon(store.network_state("learner"), daemon) or ("stopped" if daemon is None else "starting"),
             dht=_of_daemon(store.network_state("dht"), daemon) or "off",
+            twin_at_ms=None if twin is None else int(twin),
+            tokenizer_fingerprint=(store.learner_state("tokenizer_fingerprint") or b"").hex(),
             model=(store.learner_state("model") or b"").decode(),
             parameters=int(store.learner_state("parameters") or b"0"),
             trainable_parameters=int(store.learner_state("trainable_parameters") or b"0"),
@@ -152,25 +152,3 @@ def _of_daemon(value: bytes | None, daemon: int | None) -> str | None:
     """A state that the running daemon wrote, and not one before it."""
     process, _, state = (value or b"").decode().partition(" ")
     return state if daemon is not None and process == str(daemon) else None
-
-
-def judge(status: NodeStatus) -> tuple[Level, list[str]]:
-    """How the node is, and every reason why it isn't better."""
-    if not status.daemon_running:
-        return Level.UNREACHABLE, ["no daemon runs on this home"]
-    reasons = []
-    if status.learner not in ("running", "finished") and not status.learner.startswith("none"):
-        reasons.append(f"learner: {status.learner}")
-    alone = not any(peer.connected for peer in status.peers)
-    for dial in status.dials:
-        # With other neighbours a peer that is away is no trouble; one that refuses, or is somebody else, is.
-        away = dial.state in ("can't be reached", "does not answer")
-        if not dial.state.startswith("connected") and (alone or not away):
-            reasons.append(f"peer {dial.address}: {dial.state}")
-    if alone and (status.dials or status.peers):
-        reasons.append("no peer is connected: training alone")
-    if status.last_round is not None and status.last_round.skipped_reason is not None:
-        reasons.append(f"round {status.last_round.round} took no step: {status.last_round.skipped_reason}")
-    if status.inbox.get("quarantined"):
-        reasons.append(f"{status.inbox['quarantined']} groups are quarantined: the learner ended twice while at them")
-    return (Level.DEGRADED if reasons else Level.HEALTHY), reasons

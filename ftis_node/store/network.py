@@ -48,6 +48,7 @@ class Sighting:
     other_header: bytes | None
     other_signature: bytes | None
     used_slots: frozenset[int]
+    newest_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class NetworkStore:
     def __init__(self, home: Path) -> None:
         self._db: sqlite3.Connection = open_database(home)
         self.peers = PeerTables(self._db)
+        self._held_bytes = self._sum_received()
 
     def close(self) -> None:
         self._db.close()
@@ -152,8 +154,10 @@ class NetworkStore:
         slots = self._db.execute(
             "SELECT slot FROM received_slots WHERE author = ? AND window = ?", (author, window)
         ).fetchall()
+        newest = self._db.execute("SELECT coalesce(max(epoch), 0) FROM seen WHERE author = ?", (author,)).fetchone()[0]
         return Sighting(
             name_seen=seen,
+            newest_epoch=int(newest),
             other_header=None if other is None else bytes(other[0]),
             other_signature=None if other is None else bytes(other[1]),
             used_slots=frozenset(int(row[0]) for row in slots),
@@ -164,9 +168,10 @@ class NetworkStore:
     ) -> None:
         """Keep a verified batch. Raises StoreError when the store is full of live batches."""
         with transaction(self._db):
-            held = self._db.execute("SELECT coalesce(sum(length(data)), 0) FROM received").fetchone()[0]
-            if held + len(batch.data) > max_bytes:
-                raise StoreError(f"the store holds {held} bytes of received batches, {max_bytes} are allowed")
+            if self._held_bytes + len(batch.data) > max_bytes:
+                raise StoreError(
+                    f"the store holds {self._held_bytes} bytes of received batches, {max_bytes} are allowed"
+                )
             self._remember(batch, keep_until_ms)
             self._db.execute(
                 "INSERT INTO received VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -179,6 +184,10 @@ class NetworkStore:
                 "INSERT INTO received_slots VALUES (?, ?, ?, ?)",
                 [(batch.author, batch.window, slot, keep_until_ms) for slot in batch.slots],
             )
+        self._held_bytes += len(batch.data)
+
+    def _sum_received(self) -> int:
+        return int(self._db.execute("SELECT coalesce(sum(length(data)), 0) FROM received").fetchone()[0])
 
     def remember(self, batch: ReceivedBatch, keep_until_ms: int) -> None:
         """Remember a batch that was refused after its signature held, so that it is free next time."""
@@ -272,3 +281,4 @@ class NetworkStore:
                 " (SELECT rowid FROM rejections ORDER BY last_ms DESC LIMIT 5000)"
             )
             self.peers.prune(now)
+        self._held_bytes = self._sum_received()

@@ -29,6 +29,16 @@ class KnownAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """With one neighbour, since the last time; ``throttled_seconds`` is how long it was left unread."""
+
+    bytes_in: int
+    bytes_out: int
+    throttled_seconds: float
+    round_trip_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredScore:
     """A score and when it was that (ms)."""
 
@@ -50,27 +60,40 @@ class PeerTables:
 
     # --- contacts ---------------------------------------------------------------------------
 
-    def connected(self, peer: PeerId, *, address: str, direction: str, model: str, version: str) -> None:
+    def connected(
+        self, peer: PeerId, *, address: str, direction: str, model: str, version: str, tokenizer_fingerprint: bytes
+    ) -> None:
         with transaction(self._db):
             self.touch(peer)
             self._db.execute(
                 "UPDATE peers SET connected = 1, direction = ?, last_contact_ms = ?, model = ?, version = ?,"
-                " address = CASE WHEN ? != '' THEN ? ELSE address END WHERE peer = ?",
-                (direction, now_ms(), model[:100], version[:40], address, address[:200], peer),
+                " tokenizer_fingerprint = ?, address = CASE WHEN ? != '' THEN ? ELSE address END WHERE peer = ?",
+                (direction, now_ms(), model[:100], version[:40], tokenizer_fingerprint, address, address[:200], peer),
             )
 
     def disconnected(self, peer: PeerId) -> None:
         with transaction(self._db):
             self._db.execute("UPDATE peers SET connected = 0, round_trip_ms = NULL WHERE peer = ?", (peer,))
 
-    def traffic(self, peer: PeerId, bytes_in: int, bytes_out: int, round_trip_ms: float | None) -> None:
-        """Add bytes since the last call; bytes that came in are a contact."""
+    def traffic(self, peer: PeerId, traffic: Traffic) -> None:
+        """Add what has passed since the last call; bytes that came in are a contact."""
         with transaction(self._db):
             self._db.execute(
                 "UPDATE peers SET bytes_in = bytes_in + ?1, bytes_out = bytes_out + ?2, round_trip_ms = ?5,"
-                " last_contact_ms = CASE WHEN ?1 > 0 THEN ?3 ELSE last_contact_ms END WHERE peer = ?4",
-                (bytes_in, bytes_out, now_ms(), peer, round_trip_ms),
-            )
+                " last_contact_ms = CASE WHEN ?1 > 0 THEN ?3 ELSE last_contact_ms END,"
+                " throttled_ms = throttled_ms + ?6,"
+                " throttled_at_ms = CASE WHEN ?6 > 0 THEN ?3 ELSE throttled_at_ms END WHERE peer = ?4",
+                (
+                    traffic.bytes_in, traffic.bytes_out, now_ms(), peer, traffic.round_trip_ms,
+                    int(traffic.throttled_seconds * 1000),
+                ),
+            )  # fmt: skip
+
+    def twin(self, peer: PeerId) -> None:
+        """There is proof that two daemons run with this peer's identity."""
+        with transaction(self._db):
+            self.touch(peer)
+            self._db.execute("UPDATE peers SET twin_at_ms = ? WHERE peer = ?", (now_ms(), peer))
 
     def all_disconnected(self) -> None:
         """At start and at the end nobody is connected, whatever a crash left behind."""

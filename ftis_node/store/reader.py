@@ -40,6 +40,10 @@ class PeerRow:
     rejected_groups: int
     banned_until_ms: int
     ban_reason: str
+    tokenizer_fingerprint: str
+    throttled_ms: int
+    throttled_at_ms: int
+    twin_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,8 @@ class StoreReader:
     def peers(self) -> list[PeerRow]:
         rows = self._db.execute(
             "SELECT peer, address, model, version, connected, direction, last_contact_ms, round_trip_ms, score,"
-            " bytes_in, bytes_out, accepted_groups, rejected_groups, banned_until_ms, ban_reason FROM peers"
+            " bytes_in, bytes_out, accepted_groups, rejected_groups, banned_until_ms, ban_reason,"
+            " lower(hex(tokenizer_fingerprint)), throttled_ms, throttled_at_ms, twin_at_ms FROM peers"
             " ORDER BY connected DESC, last_contact_ms DESC LIMIT 500"
         ).fetchall()
         return [PeerRow(bytes(r[0]), r[1], r[2], r[3], bool(r[4]), *r[5:]) for r in rows]

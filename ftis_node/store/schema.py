@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ftis_node.errors import HomeError, StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_SECONDS = 20.0
 STORE_FILE = "store.sqlite3"
 
@@ -51,7 +51,9 @@ CREATE TABLE IF NOT EXISTS peers (
     bytes_in INTEGER NOT NULL DEFAULT 0, bytes_out INTEGER NOT NULL DEFAULT 0,
     accepted_groups INTEGER NOT NULL DEFAULT 0, rejected_groups INTEGER NOT NULL DEFAULT 0,
     score REAL NOT NULL DEFAULT 0, score_at_ms INTEGER NOT NULL DEFAULT 0, round_trip_ms REAL,
-    banned_until_ms INTEGER NOT NULL DEFAULT 0, ban_reason TEXT NOT NULL DEFAULT '', ban_proof BLOB
+    banned_until_ms INTEGER NOT NULL DEFAULT 0, ban_reason TEXT NOT NULL DEFAULT '', ban_proof BLOB,
+    tokenizer_fingerprint BLOB NOT NULL DEFAULT x'', throttled_ms INTEGER NOT NULL DEFAULT 0,
+    throttled_at_ms INTEGER NOT NULL DEFAULT 0, twin_at_ms INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE IF NOT EXISTS pins (address TEXT PRIMARY KEY, peer BLOB NOT NULL, at_ms INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS addresses (
@@ -86,6 +88,16 @@ CREATE TABLE IF NOT EXISTS verdicts (
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, report TEXT NOT NULL) STRICT;
 """
 
+MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: (
+        "ALTER TABLE peers ADD COLUMN tokenizer_fingerprint BLOB NOT NULL DEFAULT x''",
+        "ALTER TABLE peers ADD COLUMN throttled_ms INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE peers ADD COLUMN throttled_at_ms INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE peers ADD COLUMN twin_at_ms INTEGER NOT NULL DEFAULT 0",
+    ),
+}
+"""What brings a store of that version to the next one: an update of the software loses nothing."""
+
 
 def open_database(home: Path) -> sqlite3.Connection:
     """Open (or make) the store for one side. Raises StoreError, HomeError."""
@@ -95,13 +107,16 @@ def open_database(home: Path) -> sqlite3.Connection:
         database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
-            raise StoreError(
-                f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION});"
-                " use the software version that wrote it, or start with a new --home"
-            )
         with transaction(database):
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if not 0 <= version <= SCHEMA_VERSION:
+                raise StoreError(
+                    f"{path}: written by a newer version (schema {version}, this one reads {SCHEMA_VERSION});"
+                    " use the software version that wrote it, or start with a new --home"
+                )
+            for number in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
+                for statement in MIGRATIONS[number]:
+                    database.execute(statement)
             for statement in (NETWORK_TABLES + LEARNER_TABLES).split(";"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -126,7 +141,10 @@ def open_read_only(home: Path) -> sqlite3.Connection:
         raise StoreError(f"{path}: is being made by a node that starts right now")
     if version != SCHEMA_VERSION:
         database.close()
-        raise StoreError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
+        raise StoreError(
+            f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION});"
+            " an older store is brought up to date when a node starts on it"
+        )
     return database
 
 

@@ -14,7 +14,7 @@ from ftis_node.errors import ConfigError, WireError
 from ftis_node.manifest import MAX_MANIFEST_BYTES, Run, parse_run
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.frames import EOF
-from ftis_node.swarm.gossip import Gossip, Session, Stream
+from ftis_node.swarm.gossip import ALREADY_CONNECTED, Gossip
 from ftis_node.swarm.handshake import (
     NONCE_BYTES,
     NONCE_KEY,
@@ -25,7 +25,8 @@ from ftis_node.swarm.handshake import (
     client_hello,
 )
 from ftis_node.swarm.records import open_record
-from ftis_node.swarm.service import CHANNEL_OPTIONS, HANDSHAKE_SECONDS, Admit, Connected, neighbour_of, serve
+from ftis_node.swarm.service import CHANNEL_OPTIONS, Admit, Connected, neighbour_of, serve
+from ftis_node.swarm.session import Session, Stream
 from ftis_node.swarm.tls import certificate_sha256, fetch_certificate, name_in, pinned_credentials, public_key_sha256
 from ftis_node.types import PeerId, RunId
 from ftis_node.wire.v1 import swarm_pb2 as pb
@@ -58,7 +59,7 @@ async def keep_dialling(
         started = asyncio.get_running_loop().time()
         try:
             reason, peer = await dial_once(address, own, gossip, report, connected, remembered, admit)
-            if "already connected" in reason:
+            if ALREADY_CONNECTED in reason:
                 await report(address, "connected the other way", RECHECK_SECONDS, peer)
                 await asyncio.sleep(RECHECK_SECONDS)
                 continue
@@ -84,15 +85,16 @@ async def dial_once(
 
     Raises WireError (Refused when trying again won't help), TimeoutError or AioRpcError when there is no session.
     """
-    certificate = await fetch_certificate(address)
+    limit = gossip.config.dial_seconds
+    certificate = await fetch_certificate(address, limit)
     expected = address.peer_id or await remembered(address)
     async with open_channel(address, certificate) as channel:
         call = rpc.SwarmStub(channel).Exchange()
-        nonce = await asyncio.wait_for(_nonce(call), HANDSHAKE_SECONDS)
+        nonce = await asyncio.wait_for(_nonce(call), limit)
         hello = client_hello(own, server_key_sha256=public_key_sha256(certificate), nonce=nonce, now_ms=now_ms())
         stream: Stream = call
-        await asyncio.wait_for(stream.write(hello), HANDSHAKE_SECONDS)
-        first = await asyncio.wait_for(stream.read(), HANDSHAKE_SECONDS)
+        await asyncio.wait_for(stream.write(hello), limit)
+        first = await asyncio.wait_for(stream.read(), limit)
         if first is EOF:
             raise WireError("the peer closed the connection before its hello")
         record = check_server_hello(
@@ -104,7 +106,7 @@ async def dial_once(
             log.info("%s is %s: trusted on first use, and remembered", address, record.peer_id.hex())
         await report(address, "connected", None, record.peer_id)
         neighbour = neighbour_of(record, direction="out", grpc_peer=f"ipv4:{address.target}")
-        return await serve(Session(neighbour, stream), gossip, connected), record.peer_id
+        return await serve(Session(neighbour, stream, gossip.config), gossip, connected), record.peer_id
 
 
 async def _nonce(call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame]) -> bytes:

@@ -8,17 +8,22 @@ for. Every table here is bounded, and every wait has a deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import OrderedDict, deque
+import time
+from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
 
+from ftis_node.config import NetworkConfig
 from ftis_node.errors import WireError
 from ftis_node.swarm import frames
 from ftis_node.swarm.addresses import Address
+from ftis_node.swarm.budget import Budget
+from ftis_node.swarm.peers import Inbound, whom_to_replace
+from ftis_node.swarm.session import BURST_SECONDS, Neighbour, Session
 from ftis_node.types import BatchName, PeerId, short_id
 from ftis_node.wire.limits import CHUNK_BYTES
 from ftis_node.wire.v1 import swarm_pb2 as pb
@@ -26,24 +31,14 @@ from ftis_node.wire.v1 import swarm_pb2 as pb
 log = logging.getLogger(__name__)
 
 COALESCE_SECONDS = 0.2
-PING_SECONDS = 10.0
 HINTS_SECONDS = 30.0
-SILENCE_SECONDS = 35.0
 WRITE_SECONDS = 30.0
-WANT_SECONDS = 30.0
 WANTS_PER_NEIGHBOUR = 32
 OFFERS_PER_NEIGHBOUR = 20_000
 UPLOADS_PER_NEIGHBOUR = 4_096
-CONTROL_FRAMES = 256
 ARRIVED_LATELY = 4_096
-
-
-class Stream(Protocol):
-    """Either end of an Exchange call, as gRPC gives it."""
-
-    async def read(self) -> pb.Frame: ...
-
-    async def write(self, frame: pb.Frame) -> None: ...
+LONGEST_THROTTLE_SECONDS = 10.0
+ALREADY_CONNECTED = "already connected the other way"
 
 
 class Exchange(Protocol):
@@ -78,64 +73,16 @@ class Exchange(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """Who is at the other end of a session. ``direction`` is ``out`` if this node dialled.
-
-    ``dialable`` is where others may reach it, by its own word and by where it was seen to come from.
-    """
-
-    peer_id: PeerId
-    direction: str
-    address: str
-    address_range: str
-    model: str
-    version: str
-    dialable: tuple[Address, ...] = ()
-    dht_addresses: tuple[str, ...] = ()
-
-
-class Session:
-    """The state of one neighbour's stream."""
-
-    def __init__(self, neighbour: Neighbour, stream: Stream) -> None:
-        self.neighbour = neighbour
-        self.stream = stream
-        self.offers: OrderedDict[BatchName, int] = OrderedDict()
-        self.incoming: dict[BatchName, bytearray] = {}
-        self.asked: dict[BatchName, tuple[int, float]] = {}  # size, deadline
-        self.uploads: deque[BatchName] = deque()
-        self.announcements: OrderedDict[BatchName, int] = OrderedDict()
-        self.control: deque[pb.Frame] = deque()
-        self.wake = asyncio.Event()
-        self.closed = asyncio.Event()
-        self.close_reason = ""
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.round_trip_ms: float | None = None
-        self.ping: tuple[int, float] | None = None  # nonce, when it was sent
-        self.hints_at = -HINTS_SECONDS
-
-    def close(self, reason: str) -> None:
-        if not self.closed.is_set():
-            self.close_reason = reason
-            self.closed.set()
-            self.wake.set()
-
-    def send(self, frame: pb.Frame) -> None:
-        if len(self.control) >= CONTROL_FRAMES:
-            raise WireError(f"more than {CONTROL_FRAMES} answers wait for a neighbour that doesn't read them")
-        self.control.append(frame)
-        self.wake.set()
-
-
 class Gossip:
     """All sessions of a node, and which batch is asked of whom."""
 
-    def __init__(self, exchange: Exchange, own_id: PeerId) -> None:
+    def __init__(self, exchange: Exchange, own_id: PeerId, config: NetworkConfig) -> None:
         self._exchange = exchange
         self._own_id = own_id
+        self.config = config
         self.sessions: dict[PeerId, Session] = {}
+        self._budget_in = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
+        self._budget_out = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
         self._asked_of: dict[BatchName, Session] = {}
         # Came lately: the exchange may not have them yet, or may have answered before it had.
         self._arrived: OrderedDict[BatchName, None] = OrderedDict()
@@ -144,11 +91,13 @@ class Gossip:
         """Tell every neighbour that doesn't hold the batch, as far as is known."""
         for session in self.sessions.values():
             if name not in session.offers:
-                session.announcements[name] = size
-                session.wake.set()
+                self._announce(session, name, size)
 
-    def admit(self, session: Session) -> bool:
-        """Take a session in, or refuse it as the second one with the same peer.
+    def _announce(self, session: Session, name: BatchName, size: int) -> None:
+        session.announce(name, size, asyncio.get_running_loop().time() + COALESCE_SECONDS)
+
+    def admit(self, session: Session) -> str | None:
+        """Take a session in, or say why not.
 
         Of two streams after a simultaneous dial the one that the smaller peer id opened stays, so
         that both ends decide alike. A second stream in the same direction replaces the first, which
@@ -159,11 +108,28 @@ class Gossip:
         if old is not None and old.neighbour.direction != session.neighbour.direction:
             keep_direction = "out" if self._own_id < peer else "in"
             if session.neighbour.direction != keep_direction:
-                return False
+                return ALREADY_CONNECTED
         if old is not None:
             old.close("replaced by a newer connection")
+        elif session.neighbour.direction == "in" and not self._make_room(session.neighbour):
+            return "this node has no room for another neighbour"
         self.sessions[peer] = session
-        return True
+        return None
+
+    def _make_room(self, newcomer: Neighbour) -> bool:
+        """Whether one more may connect, if need be in the place of another."""
+        now = time.monotonic()
+        inbound = [
+            Inbound(peer, s.neighbour.address_range, now - s.began_at, now - s.heard_at)
+            for peer, s in self.sessions.items()
+            if s.neighbour.direction == "in"
+        ]
+        if len(inbound) < self.config.connections:
+            return True
+        goes = whom_to_replace(inbound, newcomer.address_range, silent_after=1.5 * self.config.ping_seconds)
+        if goes is not None:
+            self.sessions.pop(goes).close("another neighbour takes its place")
+        return goes is not None
 
     async def run(self, session: Session) -> str:
         """Serve an admitted session until it ends; returns why it ended."""
@@ -172,9 +138,9 @@ class Gossip:
             for coroutine in (self._read(session), self._write(session), self._tick(session), session.closed.wait())
         ]
         try:
-            for name, size in await self._exchange.live():
-                session.announcements.setdefault(name, size)
-            session.wake.set()
+            for name, size in reversed(await self._exchange.live()):  # the newest last, as later ones follow
+                if name not in session.announcements:
+                    self._announce(session, name, size)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -205,10 +171,11 @@ class Gossip:
 
     async def _read(self, session: Session) -> None:
         while True:
-            frame = await asyncio.wait_for(session.stream.read(), SILENCE_SECONDS)
+            frame = await asyncio.wait_for(session.stream.read(), self.config.silence_seconds)
             if frame is frames.EOF:
                 raise EOFError
-            session.bytes_in += frame.ByteSize()
+            session.heard_at = time.monotonic()
+            await self._throttle(session, frame)
             match frame.WhichOneof("kind"):
                 case "have":
                     await self._on_have(session, frame.have)
@@ -227,6 +194,25 @@ class Gossip:
                     return
                 case kind:
                     raise WireError(f"a frame of kind {kind!r} has no place here")
+
+    async def _throttle(self, session: Session, frame: pb.Frame) -> None:
+        """Leave the stream unread for as long as a neighbour is over its budget; gRPC then holds it back.
+
+        Chunks that were asked for count by their bytes alone.
+        """
+        size = frame.ByteSize()
+        session.bytes_in += size
+        wanted = frame.WhichOneof("kind") == "chunk" and BatchName(frame.chunk.name) in session.asked
+        now = time.monotonic()
+        wait = max(
+            session.budget_in.spend(size, now),
+            self._budget_in.spend(size, now),
+            0.0 if wanted else session.messages.spend(1, now),
+        )
+        if wait > 0:
+            wait = min(wait, LONGEST_THROTTLE_SECONDS)
+            session.throttled_seconds += wait
+            await asyncio.sleep(wait)
 
     def _on_pong(self, session: Session, pong: pb.Pong) -> None:
         if session.ping is not None and session.ping[0] == pong.nonce:
@@ -295,8 +281,7 @@ class Gossip:
         for other in self.sessions.values():
             holds = other.offers.pop(name, None) is not None
             if kept and not holds and other is not source:
-                other.announcements[name] = size
-                other.wake.set()
+                self._announce(other, name, size)
 
     def _drop(self, session: Session, name: BatchName) -> None:
         session.asked.pop(name, None)
@@ -304,11 +289,11 @@ class Gossip:
         self._asked_of.pop(name, None)
 
     def _ask(self, session: Session) -> None:
-        """Ask for the newest offers that are asked of nobody, as far as the budget goes."""
+        """Ask for the newest offers that are asked of nobody, as far as the budget goes; many at a time."""
         room = WANTS_PER_NEIGHBOUR - len(session.asked)
-        if room <= 0:
+        if room < WANTS_PER_NEIGHBOUR // 2:
             return
-        deadline = asyncio.get_running_loop().time() + WANT_SECONDS
+        deadline = asyncio.get_running_loop().time() + self.config.want_seconds
         names = []
         for name in reversed(session.offers):
             if name not in self._asked_of and name not in self._arrived:
@@ -334,7 +319,7 @@ class Gossip:
                 hinted_at = now
                 if addresses := await self._exchange.addresses():
                     session.send(frames.peers_frame(addresses))
-            await asyncio.sleep(PING_SECONDS)
+            await asyncio.sleep(self.config.ping_seconds)
             late = [name for name, (_, deadline) in session.asked.items() if deadline < loop.time()]
             for name in late:
                 self._drop(session, name)
@@ -347,25 +332,30 @@ class Gossip:
     # --- writing ----------------------------------------------------------------------------
 
     async def _write(self, session: Session) -> None:
-        """Control frames first, then announcements, then one chunk at a time."""
+        """Control frames first, then announcements when they are due, then one chunk at a time."""
         chunks: Iterator[pb.Frame] = iter(())
+        loop = asyncio.get_running_loop()
         while True:
             if session.control:
                 await self._send(session, session.control.popleft())
-            elif (chunk := next(chunks, None)) is not None:
-                await self._send(session, chunk)
-            elif session.announcements:
-                await asyncio.sleep(COALESCE_SECONDS)  # more may come; one frame for all of them
+            elif session.announcements and loop.time() >= session.announce_at:
                 batches = list(session.announcements.items())
                 session.announcements.clear()
                 for frame in frames.have_frames(batches):
                     await self._send(session, frame)
+            elif (chunk := next(chunks, None)) is not None:
+                await self._send(session, chunk)
+                now = time.monotonic()
+                size = chunk.ByteSize()
+                await asyncio.sleep(max(session.budget_out.spend(size, now), self._budget_out.spend(size, now)))
             elif session.uploads:
                 name = session.uploads.popleft()
                 chunks = iter(frames.chunk_frames(name, await self._exchange.load(name)))
             else:
                 session.wake.clear()
-                await session.wake.wait()
+                due = session.announce_at - loop.time() if session.announcements else None
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(session.wake.wait(), due)
 
     async def _send(self, session: Session, frame: pb.Frame) -> None:
         await asyncio.wait_for(session.stream.write(frame), WRITE_SECONDS)
@@ -374,7 +364,7 @@ class Gossip:
 
 def _explain(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return f"no word for {SILENCE_SECONDS:.0f} s"
+        return "no word from it in time"
     if isinstance(error, EOFError):
         return "the peer closed the connection"
     if isinstance(error, grpc.aio.AioRpcError):

@@ -29,10 +29,11 @@ class Refused(WireError):
 
 @dataclass
 class Reach:
-    """How this node can be reached, as far as it has been found out by now."""
+    """How this node can be reached and what it trains, as far as it has been found out by now."""
 
     addresses: tuple[Address, ...] = ()
     dht_addresses: tuple[str, ...] = ()
+    tokenizer_fingerprint: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Self:
                 peer_id=self.peer_id,
                 addresses=self.reach.addresses,
                 dht_addresses=self.reach.dht_addresses,
+                tokenizer_fingerprint=self.reach.tokenizer_fingerprint,
                 certificate_sha256=self.certificate.sha256,
                 run_id=self.run.run_id,
                 model=self.model[:100],
@@ -129,10 +131,8 @@ def _open_hello(frame: pb.Frame, own: Self, now_ms: int) -> NodeRecord:
     record = open_record(frame.hello.record, now_ms=now_ms)
     if record.run_id != own.run.run_id:
         raise Refused(f"the peer is in run {short_id(record.run_id)}, this node in {short_id(own.run.run_id)}")
-    if record.peer_id == own.peer_id:
-        if record.instance == own.instance:
-            raise Refused("this is the node itself")
-        raise Refused("a second node runs with the same identity: stop one of them")
+    if record.instance == own.instance:
+        raise Refused("this is the node itself")
     return record
 
 

@@ -7,6 +7,7 @@ how bad it is, and what costs nothing (age, skew, duplicates) is ignored. A scor
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,6 +100,53 @@ def whom_to_dial(
             address = parse_address(entry.target, source="store")
             chosen[entry.peer] = Address(address.host, address.port, entry.peer)
     return list(chosen.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A neighbour that has dialled this node."""
+
+    peer: PeerId
+    address_range: str
+    age_seconds: float
+    silent_seconds: float
+
+
+def whom_to_replace(inbound: Sequence[Inbound], newcomer_range: str, *, silent_after: float) -> PeerId | None:
+    """Whose place a newcomer takes when there is no room: one that has fallen silent, or the youngest of the
+    address range that has the most connections, if it has two more than the newcomer's. None: nobody's.
+    """
+    quietest = max(inbound, key=lambda entry: entry.silent_seconds)
+    if quietest.silent_seconds > silent_after:
+        return quietest.peer
+    crowd = Counter(entry.address_range for entry in inbound)
+    address_range, count = crowd.most_common(1)[0]
+    if count < crowd[newcomer_range] + 2:
+        return None
+    youngest = min((e for e in inbound if e.address_range == address_range), key=lambda entry: entry.age_seconds)
+    return youngest.peer
+
+
+@dataclass(frozen=True, slots=True)
+class Dialled:
+    """A neighbour that this node has chosen and dialled by itself."""
+
+    peer: PeerId
+    address_range: str
+    age_seconds: float
+    score: float
+
+
+def whom_to_leave(dialled: Sequence[Dialled], *, wanted: int) -> PeerId | None:
+    """Who makes room for somebody new: never one of the older half, so that the swarm keeps its long-lived
+    connections, and of the others the one with the lowest score, from the most crowded range.
+    """
+    oldest_first = sorted(dialled, key=lambda entry: -entry.age_seconds)
+    movable = oldest_first[max(1, wanted // 2) :]
+    if not movable:
+        return None
+    crowd = Counter(entry.address_range for entry in dialled)
+    return min(movable, key=lambda entry: (entry.score, -crowd[entry.address_range], entry.age_seconds)).peer
 
 
 def _retry_ms(failures: int) -> int:

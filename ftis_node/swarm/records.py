@@ -39,6 +39,7 @@ class NodeRecord:
     expires_at_ms: int
     membership: bytes = b""
     dht_addresses: tuple[str, ...] = ()
+    tokenizer_fingerprint: bytes = b""
 
 
 def seal_record(record: NodeRecord, identity: Identity) -> bytes:
@@ -56,6 +57,7 @@ def seal_record(record: NodeRecord, identity: Identity) -> bytes:
         expires_at_ms=record.expires_at_ms,
         membership=record.membership,
         dht_addresses=record.dht_addresses,
+        tokenizer_fingerprint=record.tokenizer_fingerprint,
     ).SerializeToString(deterministic=True)
     sealed = pb.SignedRecord(record=data, signature=identity.sign(RECORD_DOMAIN, data)).SerializeToString()
     if len(sealed) > MAX_RECORD_BYTES:
@@ -86,6 +88,8 @@ def read_record(sealed: bytes) -> NodeRecord:
         raise WireError("a node record whose signature is not its node's")
     if not len(inner.certificate_sha256) == len(inner.run_id) == 32 or len(inner.instance) != 16:
         raise WireError("a node record with a hash or instance of the wrong length")
+    if len(inner.tokenizer_fingerprint) not in (0, 32):
+        raise WireError("a node record with a tokenizer fingerprint of the wrong length")
     if inner.expires_at_ms > inner.created_at_ms + LONGEST_LIFETIME_MS:
         raise WireError("a node record that would live too long")
     if not 0 <= inner.listen_port <= 65_535:
@@ -110,4 +114,5 @@ def read_record(sealed: bytes) -> NodeRecord:
         expires_at_ms=inner.expires_at_ms,
         membership=inner.membership,
         dht_addresses=tuple(inner.dht_addresses),
+        tokenizer_fingerprint=inner.tokenizer_fingerprint,
     )

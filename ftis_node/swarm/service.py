@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 
@@ -13,17 +15,20 @@ from ftis_node.clock import now_ms
 from ftis_node.errors import ConfigError, WireError
 from ftis_node.swarm.addresses import Address, address_range, observed_host
 from ftis_node.swarm.frames import EOF
-from ftis_node.swarm.gossip import Gossip, Neighbour, Session
+from ftis_node.swarm.gossip import Gossip
 from ftis_node.swarm.handshake import NONCE_BYTES, NONCE_KEY, Self, check_client_hello, server_hello
 from ftis_node.swarm.records import NodeRecord
+from ftis_node.swarm.session import Neighbour, Session
 from ftis_node.types import short_id
-from ftis_node.wire.limits import MAX_MESSAGE_BYTES, MAX_STREAMS
+from ftis_node.wire.limits import MAX_MESSAGE_BYTES
 from ftis_node.wire.v1 import swarm_pb2 as pb
 from ftis_node.wire.v1 import swarm_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
+PENDING_HANDSHAKES = 64
+STREAMS_PER_CONNECTION = 4
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -32,6 +37,14 @@ CHANNEL_OPTIONS = [
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
+]
+
+SERVER_OPTIONS = [
+    *CHANNEL_OPTIONS,
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+    # Connections that never finish TLS, or never ask for anything, go away by themselves.
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
+    ("grpc.max_connection_idle_ms", 60_000),
 ]
 
 StatusJson = Callable[[], Awaitable[bytes]]
@@ -49,34 +62,50 @@ class SwarmService(rpc.SwarmServicer):
         self._status = status
         self._connected = connected
         self._admit = admit
-        self._streams = 0
+        self._pending: OrderedDict[int, asyncio.Timeout] = OrderedDict()
 
     async def Exchange(self, request_iterator: object, context: grpc.aio.ServicerContext[pb.Frame, pb.Frame]) -> None:
         del request_iterator  # reading through the context allows deadlines
-        if self._streams >= MAX_STREAMS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this node has no room for another neighbour")
-        self._streams += 1
         try:
-            nonce = os.urandom(NONCE_BYTES)
-            await context.send_initial_metadata(((NONCE_KEY, nonce),))
-            first = await asyncio.wait_for(context.read(), HANDSHAKE_SECONDS)
-            if first is EOF:
-                return
-            try:
-                record = check_client_hello(first, self._own, nonce=nonce, now_ms=now_ms())
-            except WireError as error:
-                await context.write(pb.Frame(goodbye=pb.Goodbye(reason=str(error))))
-                return
-            if (refusal := await self._admit(record)) is not None:
-                await context.write(pb.Frame(goodbye=pb.Goodbye(reason=refusal)))
-                return
-            await context.write(server_hello(self._own, now_ms=now_ms()))
-            neighbour = neighbour_of(record, direction="in", grpc_peer=context.peer())
-            await serve(Session(neighbour, context), self._gossip, self._connected)
+            async with self._handshake_slot():
+                record = await self._handshake(context)
         except TimeoutError:
-            log.debug("%s said nothing for %.0f s", context.peer(), HANDSHAKE_SECONDS)
-        finally:
-            self._streams -= 1
+            log.debug("%s said nothing in time", context.peer())
+            return
+        if record is not None:
+            neighbour = neighbour_of(record, direction="in", grpc_peer=context.peer())
+            await serve(Session(neighbour, context, self._gossip.config), self._gossip, self._connected)
+
+    @contextlib.asynccontextmanager
+    async def _handshake_slot(self) -> AsyncIterator[None]:
+        """A bounded number of strangers may be at the door; when it is full the oldest has to go."""
+        if len(self._pending) >= PENDING_HANDSHAKES:
+            self._pending.popitem(last=False)[1].reschedule(asyncio.get_running_loop().time())
+        async with asyncio.timeout(HANDSHAKE_SECONDS) as deadline:
+            key = id(deadline)
+            self._pending[key] = deadline
+            try:
+                yield
+            finally:
+                self._pending.pop(key, None)
+
+    async def _handshake(self, context: grpc.aio.ServicerContext[pb.Frame, pb.Frame]) -> NodeRecord | None:
+        """The record of a peer that has proved who it is and is welcome; others are told why not."""
+        nonce = os.urandom(NONCE_BYTES)
+        await context.send_initial_metadata(((NONCE_KEY, nonce),))
+        first = await context.read()
+        if first is EOF:
+            return None
+        try:
+            record = check_client_hello(first, self._own, nonce=nonce, now_ms=now_ms())
+            refusal = await self._admit(record)
+        except WireError as error:
+            refusal = str(error)
+        if refusal is not None:
+            await context.write(pb.Frame(goodbye=pb.Goodbye(reason=refusal)))
+            return None
+        await context.write(server_hello(self._own, now_ms=now_ms()))
+        return record
 
     async def GetManifest(
         self, request: pb.ManifestRequest, context: grpc.aio.ServicerContext[pb.ManifestRequest, pb.ManifestReply]
@@ -106,14 +135,16 @@ def neighbour_of(record: NodeRecord, *, direction: str, grpc_peer: str) -> Neigh
         version=record.version,
         dialable=tuple(dict.fromkeys(dialable)),
         dht_addresses=record.dht_addresses,
+        tokenizer_fingerprint=record.tokenizer_fingerprint,
+        instance=record.instance,
     )
 
 
 async def serve(session: Session, gossip: Gossip, connected: Connected) -> str:
     """Run one session from admission to its end."""
-    if not gossip.admit(session):
-        await session.stream.write(pb.Frame(goodbye=pb.Goodbye(reason="already connected the other way")))
-        return "already connected the other way"
+    if (refusal := gossip.admit(session)) is not None:
+        await session.stream.write(pb.Frame(goodbye=pb.Goodbye(reason=refusal)))
+        return refusal
     peer = short_id(session.neighbour.peer_id)
     log.info("connected to %s (%s, %s)", peer, session.neighbour.model or "relay", session.neighbour.direction)
     await connected(session, True)
@@ -128,7 +159,7 @@ async def serve(session: Session, gossip: Gossip, connected: Connected) -> str:
 
 async def bind(listen: Address, credentials: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:
     """A server that has its port but doesn't answer yet. Raises ConfigError when the port is taken."""
-    server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.max_concurrent_streams", 2 * MAX_STREAMS)])
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     try:
         port = server.add_secure_port(listen.target, credentials)
     except RuntimeError as error:

@@ -103,7 +103,7 @@ def public_key_sha256(pem: bytes) -> bytes:
     return hashlib.sha256(encoded).digest()
 
 
-async def fetch_certificate(address: Address) -> bytes:
+async def fetch_certificate(address: Address, seconds: float = FETCH_SECONDS) -> bytes:
     """The certificate (PEM) that answers there; nothing about it is believed yet.
 
     Raises WireError when nobody answers or the answer isn't TLS.
@@ -113,7 +113,7 @@ async def fetch_certificate(address: Address) -> bytes:
     context.verify_mode = ssl.CERT_NONE  # it is pinned and compared with a signed record afterwards
     context.set_alpn_protocols(["h2"])
     try:
-        async with asyncio.timeout(FETCH_SECONDS):
+        async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
     except TimeoutError as error:
         raise WireError("does not answer") from error

@@ -41,6 +41,3 @@ MAX_PEERS_PER_FRAME = 64
 
 MAX_RECORD_BYTES = 1024
 """A signed node record."""
-
-MAX_STREAMS = 64
-"""Neighbours that may have dialled this node at the same time."""

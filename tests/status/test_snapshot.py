@@ -16,7 +16,9 @@ from ftis_node.commands import health as health_command
 from ftis_node.errors import StoreError
 from ftis_node.identity import lock_home
 from ftis_node.status import rendering
-from ftis_node.status.snapshot import DialStatus, Level, NodeStatus, judge, read_status
+from ftis_node.status.judgement import Judgement, Level, judge, reach
+from ftis_node.status.rendering import HealthResult
+from ftis_node.status.snapshot import DialStatus, NodeStatus, read_status
 from ftis_node.store.learner import LearnerStore
 from ftis_node.store.network import NetworkStore
 from ftis_node.store.reports import RoundReport
@@ -35,7 +37,9 @@ def home(tmp_path: Path) -> Path:
     network.put("manifest", RUN.data)
     network.put("learner", b"%d running" % os.getpid())
     network.put("listening", b"%d 127.0.0.1:47100" % os.getpid())
-    network.peers.connected(PEER, address="h:1", direction="out", model="m", version="1")
+    network.peers.connected(
+        PEER, address="h:1", direction="out", model="m", version="1", tokenizer_fingerprint=b"t" * 32
+    )
     learner.put_profile(LocalProfile(b"f" * 32, 258), model="builtin:small", parameters=10, trainable=5)
     learner.put_activity("waiting for 2 peers' groups", round_number=2, until_ms=None)
     learner.finish_round(
@@ -56,7 +60,7 @@ def test_all_that_is_shown_comes_from_the_store(home: Path) -> None:
     assert status.last_round.own_reward == 0.5
     assert status.peers[0].connected
     assert status.listening == "127.0.0.1:47100"
-    assert judge(status) == (Level.HEALTHY, [])
+    assert judge(status) == Judgement(Level.HEALTHY)
 
 
 def test_states_of_an_earlier_daemon_are_not_those_of_this_one(home: Path) -> None:
@@ -68,14 +72,14 @@ def test_states_of_an_earlier_daemon_are_not_those_of_this_one(home: Path) -> No
     with lock_home(home):
         status = read_status(home)
     assert (status.learner, status.listening) == ("starting", None)
-    assert judge(status)[0] is Level.DEGRADED
+    assert judge(status).level is Level.DEGRADED
 
 
 def test_without_a_daemon_the_state_is_shown_and_the_level_says_so(home: Path) -> None:
     status = read_status(home)
     assert not status.daemon_running
     assert status.listening is None
-    assert judge(status)[0] is Level.UNREACHABLE
+    assert judge(status).level is Level.UNREACHABLE
 
 
 def test_no_store(tmp_path: Path) -> None:
@@ -110,14 +114,49 @@ def test_every_trouble_has_a_reason(home: Path) -> None:
     skipped = RoundReport(round=1, own_groups=1, peer_groups=0, stepped=False, skipped_reason="log-probs not finite")
     cases: list[tuple[dict[str, object], str]] = [
         ({"learner": "died (exit code 1), restarting in 2 s"}, "learner: died"),
-        ({"dials": (dial,), "peers": ()}, "training alone"),
+        ({"dials": (dial,), "peers": ()}, "no peer is connected"),
         ({"last_round": skipped}, "took no step: log-probs not finite"),
         ({"inbox": {"quarantined": 2}}, "2 groups are quarantined"),
     ]
     for changes, expected in cases:
-        level, reasons = judge(running(home, **changes))
-        assert level is Level.DEGRADED
-        assert any(expected in reason for reason in reasons), reasons
+        judgement = judge(running(home, **changes))
+        assert judgement.level is Level.DEGRADED
+        assert any(expected in reason for reason in judgement.reasons), judgement
+
+
+def test_a_node_that_is_alone_says_why(home: Path) -> None:
+    def alone(*states: str) -> str:
+        dials = [DialStatus(address=f"h:{i}", state=s, since_ms=0, retry_at_ms=None) for i, s in enumerate(states)]
+        known = read_status(home).peers[0].model_copy(update={"connected": False})
+        return judge(running(home, dials=tuple(dials), peers=(known,))).reasons[-1]
+
+    assert "the peer given does not answer; a firewall may drop" in alone("does not answer")
+    assert "none of the 2 peers given answers; is the address right" in alone("can't be reached", "does not answer")
+    assert "refuse this node or can't be used" in alone("the peer refused: you are banned")
+    assert "none of 1 known peers answers" in alone()
+
+
+def test_how_the_node_reaches_the_swarm_is_said_in_words(home: Path) -> None:
+    peer = read_status(home).peers[0].model_copy(update={"round_trip_ms": 20.0})
+    inbound = peer.model_copy(update={"direction": "in", "round_trip_ms": 102.4})
+    assert reach(running(home)).startswith("1 neighbours dialled, 0 dialled in, nobody has dialled in: behind a NAT")
+    assert reach(running(home, peers=(peer, inbound))) == (
+        "1 neighbours dialled, 1 dialled in, round trips 20 to 102 ms"
+    )
+    assert reach(running(home, peers=())) == "alone: others join by dialling this node"
+
+
+def test_what_others_do_is_told_and_costs_the_node_nothing(home: Path) -> None:
+    now = read_status(home).at_ms
+    flooder = read_status(home).peers[0].model_copy(update={"throttled_ms": 90_000, "throttled_at_ms": now})
+    twin = flooder.model_copy(update={"throttled_at_ms": 0, "twin_at_ms": now, "peer_id": "ab" * 32})
+    judgement = judge(running(home, peers=(flooder, twin)))
+    assert judgement.level is Level.HEALTHY
+    assert "sends more than a peer may and is held back (90 s in all)" in judgement.notes[0]
+    assert judgement.notes[1] == "two daemons run with the identity of peer abababababab"
+    own = judge(running(home, twin_at_ms=now))
+    assert own.level is Level.DEGRADED
+    assert "a second daemon runs with this node's identity" in own.reasons[0]
 
 
 def test_exit_codes_and_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +193,7 @@ def test_strings_from_peers_can_not_move_the_cursor_or_style_the_screen(
     peer = read_status(home).peers[0].model_copy(update={"model": "\x1b[2J[bold red]evil[/]\r"})
     output = io.StringIO()
     monkeypatch.setattr(rendering, "Console", lambda **_: Console(file=output, width=200))
-    rendering.print_health([("here", running(home, peers=(peer,)), Level.HEALTHY, [])])
+    rendering.print_health([HealthResult("here", running(home, peers=(peer,)), Judgement(Level.HEALTHY))])
     shown = output.getvalue()
     assert "\x1b" not in shown
     assert "\r" not in shown

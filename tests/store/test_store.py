@@ -256,7 +256,7 @@ def test_addresses_are_learned_reached_and_forgotten(sides) -> None:
     for _ in range(12):
         peers.address_failed(ALICE, "h:1")
     assert "h:1" not in [known.target for known in peers.known_addresses()]
-    peers.connected(BOB, address="", direction="out", model="", version="")
+    peers.connected(BOB, address="", direction="out", model="", version="", tokenizer_fingerprint=b"")
     assert BOB not in [known.peer for known in peers.known_addresses()]
 
 
@@ -303,3 +303,36 @@ def test_what_was_acknowledged_before_sigkill_is_there(tmp_path) -> None:
     learner = LearnerStore(tmp_path)
     assert learner.next_slot(0) >= acknowledged
     learner.close()
+
+
+def columns(home: Path) -> dict[str, set[str]]:
+    with sqlite3.connect(home / schema.STORE_FILE) as database:
+        tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")} for table in tables}
+
+
+def test_an_older_store_is_brought_up_to_date(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with sqlite3.connect(old / schema.STORE_FILE) as database:
+        database.executescript(Path(__file__).with_name("schema_v1.sql").read_text())
+        database.execute(
+            "INSERT INTO peers (peer, first_contact_ms, last_contact_ms, score) VALUES (?, 1, 2, -5)", (BOB,)
+        )
+    with pytest.raises(StoreError, match="brought up to date when a node starts"):
+        StoreReader(old)
+    store = NetworkStore(old)
+    assert store.peers.score(BOB).value == -5
+    store.close()
+    LearnerStore(old).close()  # the second to open it finds it done
+    NetworkStore(new).close()
+    assert columns(old) == columns(new)
+
+
+def test_a_store_of_the_future_is_left_alone(tmp_path: Path) -> None:
+    NetworkStore(tmp_path).close()
+    with sqlite3.connect(tmp_path / schema.STORE_FILE) as database:
+        database.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
+    with pytest.raises(StoreError, match="written by a newer version"):
+        NetworkStore(tmp_path)

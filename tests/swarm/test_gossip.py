@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ftis_node.clock import now_ms
+from ftis_node.config import NetworkConfig
 from ftis_node.identity import Identity
 from ftis_node.manifest import Run, parse_run
-from ftis_node.swarm import gossip as gossip_module
 from ftis_node.swarm.addresses import Address, address_range, parse_address
 from ftis_node.swarm.dialing import fetch_run, fetch_status, keep_dialling, open_channel
-from ftis_node.swarm.gossip import Gossip, Neighbour, Session
+from ftis_node.swarm.gossip import Gossip
 from ftis_node.swarm.handshake import NONCE_KEY, Reach, Self, client_hello
 from ftis_node.swarm.records import NodeRecord
 from ftis_node.swarm.service import SwarmService, bind, start
+from ftis_node.swarm.session import Neighbour, Session
 from ftis_node.swarm.tls import fetch_certificate, make_certificate, public_key_sha256
 from ftis_node.types import BatchName, PeerId, RunId
 from ftis_node.wire.limits import MAX_BATCH_BYTES
@@ -43,7 +44,7 @@ def self_of(number: int, run: Run = RUN) -> Self:
 class Node:
     """A real server and real dialers around a dictionary of batches."""
 
-    def __init__(self, number: int, run: Run = RUN) -> None:
+    def __init__(self, number: int, run: Run = RUN, config: NetworkConfig = NetworkConfig()) -> None:
         self.own = self_of(number, run)
         self.peer_id = self.own.peer_id
         self.pins: dict[str, PeerId] = {}
@@ -56,7 +57,7 @@ class Node:
         self.checking = asyncio.Event()
         self.checking.set()
         self.dials: list[str] = []
-        self.gossip = Gossip(self, self.peer_id)
+        self.gossip = Gossip(self, self.peer_id, config)
         self.port = 0
 
     async def live(self) -> list[tuple[BatchName, int]]:
@@ -376,12 +377,9 @@ def test_mallory_pushes_what_nobody_asked_for() -> None:
     asyncio.run(scenario())
 
 
-def test_mallory_announces_and_never_delivers_so_the_batch_is_asked_of_another(monkeypatch) -> None:
-    monkeypatch.setattr(gossip_module, "WANT_SECONDS", 0.3)
-    monkeypatch.setattr(gossip_module, "PING_SECONDS", 0.1)
-
+def test_mallory_announces_and_never_delivers_so_the_batch_is_asked_of_another() -> None:
     async def scenario() -> None:
-        node, honest = Node(1), Node(2)
+        node, honest = Node(1, config=NetworkConfig(want_seconds=0.3, ping_seconds=0.1)), Node(2)
         data = b"wanted by all"
         async with node.serving(), raw_stream(node) as mallory:
             await mallory.write(pb.Frame(have=pb.Have(names=name_of(data), sizes=len(data).to_bytes(4, "little"))))
@@ -393,12 +391,9 @@ def test_mallory_announces_and_never_delivers_so_the_batch_is_asked_of_another(m
     asyncio.run(scenario())
 
 
-def test_silent_connections_end(monkeypatch) -> None:
-    monkeypatch.setattr(gossip_module, "SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(gossip_module, "PING_SECONDS", 60.0)
-
+def test_silent_connections_end() -> None:
     async def scenario() -> None:
-        node = Node(1)
+        node = Node(1, config=NetworkConfig(silence_seconds=0.5, ping_seconds=60.0))
         async with node.serving(), raw_stream(node):
             await until(lambda: node.gossip.sessions, "the connection")
             await until(lambda: not node.gossip.sessions, "its end")

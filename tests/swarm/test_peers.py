@@ -14,11 +14,15 @@ from ftis_node.swarm.peers import (
     HIGHEST,
     LOWEST,
     Dialable,
+    Dialled,
+    Inbound,
     Score,
     charged,
     must_be_banned,
     rewarded,
     whom_to_dial,
+    whom_to_leave,
+    whom_to_replace,
 )
 from ftis_node.types import PeerId
 
@@ -91,3 +95,27 @@ def test_an_address_that_failed_waits_twice_as_long_each_time() -> None:
     assert choose(failed, now=NOW + 41_000) == ["10.0.0.1:5"]
     often = entry(1, "10.0.0.1:5", failed=NOW, failures=11)
     assert choose(often, now=NOW + 3_601_000) == ["10.0.0.1:5"]
+
+
+def inbound(name: str, address_range: str, *, age: float = 100.0, silent: float = 1.0) -> Inbound:
+    return Inbound(PeerId(name.encode().ljust(32)), address_range, age, silent)
+
+
+def test_who_has_fallen_silent_makes_room_first() -> None:
+    crowd = [inbound("a", "x"), inbound("b", "x", silent=20.0), inbound("c", "x", silent=30.0)]
+    assert whom_to_replace(crowd, "x", silent_after=15) == crowd[2].peer
+
+
+def test_mallorys_many_connections_from_one_range_make_room_for_others_and_not_for_her() -> None:
+    crowd = [inbound("honest", "h"), *(inbound(f"mallory{i}", "m", age=i) for i in range(1, 10))]
+    assert whom_to_replace(crowd, "other", silent_after=15) == crowd[1].peer  # the youngest of hers
+    assert whom_to_replace(crowd, "m", silent_after=15) is None
+
+
+def test_the_older_half_of_the_chosen_neighbours_stays() -> None:
+    chosen = [Dialled(PeerId(bytes([i]) * 32), "x", age_seconds=1000 - i, score=-i) for i in range(8)]
+    assert whom_to_leave(chosen, wanted=8) == chosen[7].peer
+    assert whom_to_leave(chosen[:4], wanted=8) is None
+    best_are_young = [Dialled(e.peer, e.address_range, e.age_seconds, score=-e.score) for e in chosen]
+    assert whom_to_leave(best_are_young, wanted=8) == chosen[4].peer
+    assert whom_to_leave([], wanted=8) is None

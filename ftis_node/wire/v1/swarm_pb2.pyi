@@ -37,7 +37,7 @@ class Hello(_message.Message):
     def __init__(self, record: _Optional[bytes] = ..., at_ms: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("peer_id", "addresses", "certificate_sha256", "run_id", "model", "version", "listen_port", "instance", "created_at_ms", "expires_at_ms", "membership", "dht_addresses")
+    __slots__ = ("peer_id", "addresses", "certificate_sha256", "run_id", "model", "version", "listen_port", "instance", "created_at_ms", "expires_at_ms", "membership", "dht_addresses", "tokenizer_fingerprint")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class NodeRecord(_message.Message):
     EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     DHT_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     peer_id: bytes
     addresses: _containers.RepeatedScalarFieldContainer[str]
     certificate_sha256: bytes
@@ -62,7 +63,8 @@ class NodeRecord(_message.Message):
     expires_at_ms: int
     membership: bytes
     dht_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, peer_id: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., certificate_sha256: _Optional[bytes] = ..., run_id: _Optional[bytes] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., listen_port: _Optional[int] = ..., instance: _Optional[bytes] = ..., created_at_ms: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., membership: _Optional[bytes] = ..., dht_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    tokenizer_fingerprint: bytes
+    def __init__(self, peer_id: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., certificate_sha256: _Optional[bytes] = ..., run_id: _Optional[bytes] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., listen_port: _Optional[int] = ..., instance: _Optional[bytes] = ..., created_at_ms: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., membership: _Optional[bytes] = ..., dht_addresses: _Optional[_Iterable[str]] = ..., tokenizer_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class SignedRecord(_message.Message):
     __slots__ = ("record", "signature")
