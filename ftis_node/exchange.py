@@ -6,14 +6,15 @@ import asyncio
 import functools
 import hashlib
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from ftis_node.clock import now_ms
 from ftis_node.config import CeilingsConfig
-from ftis_node.errors import StoreError
+from ftis_node.errors import StoreError, WireError
 from ftis_node.identity import Identity
 from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
 from ftis_node.manifest import Run
@@ -21,8 +22,9 @@ from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
 from ftis_node.store.peers import StoredScore
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.peers import BAN_MS, Score, charged, must_be_banned, rewarded
+from ftis_node.swarm.records import open_record
 from ftis_node.swarm.session import Neighbour
-from ftis_node.types import BatchHeader, BatchName, PeerId, short_id
+from ftis_node.types import BatchHeader, BatchName, LocalProfile, PeerId, short_id
 from ftis_node.wire.codec import encode_batch, sign_batch
 
 log = logging.getLogger(__name__)
@@ -33,17 +35,25 @@ T = TypeVar("T")
 EQUIVOCATION_BAN_MS = 30 * 86_400_000
 HINTS = 32
 LIVE_BATCHES = 20_000
+RECENT_BYTES = 4 * 1024 * 1024
 SIGN_AT_ONCE = 64
 VERDICTS_AT_ONCE = 1_000
-PARALLEL_CHECKS = 4
+
+
+def store_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
 
 
 class DatabaseThread:
-    """One thread beside the event loop that owns the network half's store."""
+    """One thread beside the event loop that owns the network half's store.
 
-    def __init__(self, store: NetworkStore) -> None:
+    Several nodes in one process may share an ``executor`` (of one thread): many threads would only fight for the
+    interpreter.
+    """
+
+    def __init__(self, store: NetworkStore, executor: ThreadPoolExecutor | None = None) -> None:
         self.store = store
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._executor = executor or store_thread()
 
     async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -59,17 +69,20 @@ class BatchExchange:
 
     def __init__(
         self, database: DatabaseThread, run: Run, identity: Identity, ceilings: CeilingsConfig, membership: bytes,
-        epoch: int,
+        epoch: int, instance: bytes,
     ) -> None:  # fmt: skip
         self._membership = membership
         self._epoch = epoch
+        self._instance = instance
         self._database = database
         self._store = database.store
         self._run = run
         self._identity = identity
         self._max_bytes = ceilings.store_megabytes * 1024 * 1024
-        self._checks = asyncio.Semaphore(PARALLEL_CHECKS)
         self._full = False
+        self._recent: OrderedDict[BatchName, bytes] = OrderedDict()
+        self._recent_bytes = 0
+        self.profile: LocalProfile | None = None  # of the learner's tokenizer, once it is known
         self.on_ban: Callable[[PeerId, str], None] = _nobody_to_tell
         self.on_twin: Callable[[], None] = _nothing_to_do
 
@@ -88,7 +101,16 @@ class BatchExchange:
         return await self._database(self._store.unknown, names)
 
     async def load(self, name: BatchName) -> bytes | None:
+        if (data := self._recent.get(name)) is not None:
+            return data
         return await self._database(self._store.load, name)
+
+    def _keep_at_hand(self, name: BatchName, data: bytes) -> None:
+        """What has just come is asked for at once by others."""
+        self._recent[name] = data
+        self._recent_bytes += len(data)
+        while self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.popitem(last=False)[1])
 
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
         log.warning("%s broke the protocol (%s): %s", short_id(neighbour.peer_id), reason, detail)
@@ -101,6 +123,17 @@ class BatchExchange:
     async def learn(self, addresses: list[Address]) -> None:
         hints = [(a.peer_id, a.target) for a in addresses if a.peer_id not in (None, self._identity.peer_id)]
         await self._database(self._store.peers.learn_addresses, [(p, target) for p, target in hints if p is not None])
+
+    async def twin(self, sealed: bytes) -> None:
+        """A record of this node's own making, by a process that still lived after this one began, is proof."""
+        try:
+            record = open_record(sealed, now_ms=now_ms())
+        except WireError as error:
+            log.debug("what should show a twin does not: %s", error)
+            return
+        others = record.peer_id == self._identity.peer_id and record.instance != self._instance
+        if others and record.created_at_ms > self._epoch:
+            self.on_twin()
 
     async def _charge(self, peer: PeerId, reason: str) -> None:
         """Lower a peer's score, and ban it when it is low enough."""
@@ -123,81 +156,81 @@ class BatchExchange:
 
     async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
         """Verify a batch and keep it. Nothing that a peer sends can raise out of here."""
-        async with self._checks:
-            opened = await asyncio.to_thread(open_batch, data)
-            if isinstance(opened, Opened) and opened.name != name:
-                opened = Rejected(RejectReason.MALFORMED, "another batch than the announced one came", Blame.NEIGHBOUR)
-            if isinstance(opened, Rejected):
-                await self._refuse(opened, neighbour.peer_id, neighbour)
-                return False
-            header = opened.header
-            if header.author == self._identity.peer_id:
-                await self._own_batch_from_outside(opened)
-                return False
-            sighting = await self._database(
-                self._store.sighting, name, header.author, header.epoch, header.sequence,
-                self._run.window(header.created_at_ms),
-            )  # fmt: skip
-            known = Known(
-                name_seen=sighting.name_seen,
-                other_header=sighting.other_header,
-                other_signature=sighting.other_signature,
-                used_slots=sighting.used_slots,
-                author_banned=await self._database(self._store.peers.banned, header.author) is not None,
-            )
-            if _epoch_had_ended(header, sighting.newest_epoch):
-                log.warning("two daemons run with the identity of %s", short_id(header.author))
-                await self._database(self._store.peers.twin, header.author)
-            profile = await self._database(self._store.local_profile)
-            result = await asyncio.to_thread(
-                verify, opened, run=self._run, known=known, now_ms=now_ms(), profile=profile
-            )
-            batch = _as_received(opened, result, self._run, data)
-            keep_until = header.created_at_ms + self._lifetime_ms()
-            if isinstance(result, Rejected):
-                await self._refuse(result, header.author, neighbour)
-                if result.reason is not RejectReason.REPLAY:
-                    await self._database(self._store.remember, batch, keep_until)
-                return False
-            return await self._keep(batch, neighbour, keep_until)
-
-    async def _own_batch_from_outside(self, opened: Opened) -> None:
-        """A batch with the own signature that isn't in the store.
-
-        From before this start it was lost with the store; later than that, somebody else has signed it.
-        """
-        if opened.header.created_at_ms > self._epoch:
+        result = await self._database(self._judge_and_keep, name, data, neighbour)
+        if isinstance(result, Accepted):
+            self._keep_at_hand(name, data)
+            return True
+        if result.reason is RejectReason.TWIN:
             self.on_twin()
-        keep_until = opened.header.created_at_ms + self._lifetime_ms()
-        batch = _as_received(opened, None, self._run, b"")
-        await self._database(self._store.remember, batch, keep_until)
+        elif result.blame is not Blame.NOBODY:
+            await self._blame(result, neighbour)
+        return False
 
-    async def _keep(self, batch: ReceivedBatch, neighbour: Neighbour, keep_until_ms: int) -> bool:
+    def _judge_and_keep(self, name: BatchName, data: bytes, neighbour: Neighbour) -> Accepted | Rejected:
+        """Runs on the database thread: one hand-over per batch, and nothing changes between look and leap."""
+        opened = open_batch(data)
+        if isinstance(opened, Rejected):
+            return opened
+        if opened.name != name:
+            return Rejected(RejectReason.MALFORMED, "another batch than the announced one came", Blame.NEIGHBOUR)
+        header = opened.header
+        keep_until = header.created_at_ms + self._lifetime_ms()
+        if header.author == self._identity.peer_id:
+            # Not in the store: lost with an older one, or made by somebody else since this node started.
+            reason = RejectReason.TWIN if header.created_at_ms > self._epoch else RejectReason.REPLAY
+            own = Rejected(reason, "it has this node's own signature", Blame.NOBODY)
+            self._store.remember(_as_received(opened, own, self._run, data), keep_until)
+            return own
+        sighting = self._store.sighting(
+            name, header.author, header.epoch, header.sequence, self._run.window(header.created_at_ms)
+        )
+        known = Known(
+            name_seen=sighting.name_seen,
+            other_header=sighting.other_header,
+            other_signature=sighting.other_signature,
+            used_slots=sighting.used_slots,
+            author_banned=sighting.author_banned,
+        )
+        if _epoch_had_ended(header, sighting.newest_epoch):
+            self._store.peers.twin(header.author)
+        result = verify(opened, run=self._run, known=known, now_ms=now_ms(), profile=self.profile)
+        batch = _as_received(opened, result, self._run, data)
+        if isinstance(result, Accepted):
+            return self._keep(batch, neighbour, keep_until) or result
+        if result.reason is not RejectReason.REPLAY:
+            self._store.remember(batch, keep_until)
+            if result.blame is Blame.NOBODY:
+                self._store.count_rejection(header.author, result.reason.value, result.blame.value, result.detail)
+            else:
+                result = replace(result, author=header.author)
+        return result
+
+    def _keep(self, batch: ReceivedBatch, neighbour: Neighbour, keep_until_ms: int) -> Rejected | None:
+        """On the database thread. A full store refuses, and says so once and not once per batch."""
         try:
-            await self._database(
-                self._store.accept, batch, delivered_by=neighbour.peer_id, address_range=neighbour.address_range,
+            self._store.accept(
+                batch, delivered_by=neighbour.peer_id, address_range=neighbour.address_range,
                 keep_until_ms=keep_until_ms, max_bytes=self._max_bytes,
             )  # fmt: skip
         except StoreError as error:
-            if not self._full:  # say it once, not once per batch
+            if not self._full:
                 log.error("received batches are dropped: %s (raise ceilings.store_megabytes)", error)
             self._full = True
-            return False
+            return Rejected(RejectReason.NO_ROOM, str(error), Blame.NOBODY)
         self._full = False
-        log.debug("received batch %s of %s", short_id(batch.name), short_id(batch.author))
-        return True
+        return None
 
-    async def _refuse(self, rejected: Rejected, author: PeerId, neighbour: Neighbour) -> None:
-        peer = neighbour.peer_id if rejected.blame is Blame.NEIGHBOUR else author
-        if rejected.blame is not Blame.NOBODY:
-            log.warning("rejected a batch of %s: %s: %s", short_id(peer), rejected.reason.value, rejected.detail)
+    async def _blame(self, rejected: Rejected, neighbour: Neighbour) -> None:
+        author = rejected.author
+        peer = neighbour.peer_id if rejected.blame is Blame.NEIGHBOUR or author is None else author
+        log.warning("rejected a batch of %s: %s: %s", short_id(peer), rejected.reason.value, rejected.detail)
         await self._database(
             self._store.count_rejection, peer, rejected.reason.value, rejected.blame.value, rejected.detail
         )
         if rejected.reason is RejectReason.EQUIVOCATION:
             reason = "signed two batches with one sequence number"
-            await self._ban(author, reason, EQUIVOCATION_BAN_MS, rejected.proof)
-        elif rejected.blame is not Blame.NOBODY:
+            await self._ban(peer, reason, EQUIVOCATION_BAN_MS, rejected.proof)
+        else:
             await self._charge(peer, rejected.reason.value)
 
     async def publish_outbox(self) -> list[tuple[BatchName, int]]:
@@ -209,6 +242,7 @@ class BatchExchange:
                 await self._database(self._store.skip_outbox, entry)
                 continue
             name, data = await self._database(self._store.publish, entry, self._epoch, self._sealer(entry))
+            self._keep_at_hand(name, data)
             announced.append((name, len(data)))
         return announced
 
@@ -265,7 +299,7 @@ def _reward(groups: int, score: Score, now: int) -> Score:
     return rewarded(score, groups, now)
 
 
-def _as_received(opened: Opened, result: Accepted | Rejected | None, run: Run, data: bytes) -> ReceivedBatch:
+def _as_received(opened: Opened, result: Accepted | Rejected, run: Run, data: bytes) -> ReceivedBatch:
     header = opened.header
     groups = result.payload.groups if isinstance(result, Accepted) else ()
     return ReceivedBatch(

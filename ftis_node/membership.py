@@ -30,6 +30,7 @@ from ftis_node.swarm.peers import Dialable, Dialled, Score, whom_to_dial, whom_t
 from ftis_node.swarm.records import NodeRecord
 from ftis_node.swarm.session import Session
 from ftis_node.types import PeerId, short_id
+from ftis_node.wire.v1 import swarm_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Membership:
         on_twin: Callable[[], None],
     ) -> None:
         self._on_twin = on_twin
-        self._instances: OrderedDict[PeerId, list[bytes]] = OrderedDict()
+        self._instances: OrderedDict[PeerId, OrderedDict[bytes, bytes]] = OrderedDict()
         self._dht = dht
         self._database = database
         self._peers = database.store.peers
@@ -98,16 +99,24 @@ class Membership:
         return f"you are banned for {max(0, until_ms - now_ms()) / 60_000:.0f} more minutes: {reason}"
 
     def _is_twin(self, record: NodeRecord) -> bool:
-        """Whether an instance of a peer comes back after another one of it had begun."""
-        instances = self._instances.setdefault(record.peer_id, [])
+        """Whether an instance of a peer comes back after another one of it had come."""
+        instances = self._instances.setdefault(record.peer_id, OrderedDict())
         self._instances.move_to_end(record.peer_id)
         while len(self._instances) > REMEMBERED_INSTANCES:
             self._instances.popitem(last=False)
-        comes_back = record.instance in instances[:-1]
-        if record.instance not in instances:
-            instances.append(record.instance)
-            del instances[:-STARTS_REMEMBERED]
+        comes_back = record.instance in list(instances)[:-1]
+        instances[record.instance] = record.sealed
+        instances.move_to_end(record.instance)
+        if len(instances) > STARTS_REMEMBERED:
+            instances.popitem(last=False)
         return comes_back
+
+    def _show_twin(self, session: Session) -> None:
+        """Show a peer the last hello of another instance of it: proof of a twin if that began after this one."""
+        instances = self._instances.get(session.neighbour.peer_id, OrderedDict())
+        others = [sealed for instance, sealed in instances.items() if instance != session.neighbour.instance]
+        if others:
+            session.send(pb.Frame(twin=pb.Twin(record=others[-1])))
 
     def banned(self, peer: PeerId, reason: str) -> None:
         """End the connection with a peer that was just banned."""
@@ -119,13 +128,14 @@ class Membership:
         """A session began or ended."""
         neighbour = session.neighbour
         if not connected:
-            await self._count_traffic(session)
+            await self._count_traffic([session])
             await self._database(self._peers.disconnected, neighbour.peer_id)
             return
         await self._database(
             self._peers.connected, neighbour.peer_id, address=neighbour.address, direction=neighbour.direction,
             model=neighbour.model, version=neighbour.version, tokenizer_fingerprint=neighbour.tokenizer_fingerprint,
         )  # fmt: skip
+        self._show_twin(session)
         if self._dht is not None:
             self._dht.meet(neighbour.dht_addresses)
         if neighbour.dialable:
@@ -207,6 +217,7 @@ class Membership:
             wanted=wanted,
             connected_ranges=[session.neighbour.address_range for session in self._gossip.sessions.values()],
             now_ms=now_ms(),
+            lately_retry_ms=int(self._network.dial_backoff_max * 1000),
             rng=self._rng,
         )
 
@@ -236,14 +247,18 @@ class Membership:
     async def _traffic_forever(self) -> None:
         while True:
             await asyncio.sleep(TRAFFIC_SECONDS)
-            for session in list(self._gossip.sessions.values()):
-                await self._count_traffic(session)
+            await self._count_traffic(list(self._gossip.sessions.values()))
 
-    async def _count_traffic(self, session: Session) -> None:
-        peer = session.neighbour.peer_id
-        traffic = Traffic(session.bytes_in, session.bytes_out, session.throttled_seconds, session.round_trip_ms)
-        session.bytes_in = session.bytes_out = 0
-        session.throttled_seconds = 0.0
-        if traffic.throttled_seconds > TRAFFIC_SECONDS / 2:
-            log.warning("%s sends more than a peer may: it is held back", short_id(peer))
-        await self._database(self._peers.traffic, peer, traffic)
+    async def _count_traffic(self, sessions: list[Session]) -> None:
+        traffic = [
+            Traffic(s.neighbour.peer_id, s.bytes_in, s.bytes_out, s.throttled_seconds, s.round_trip_ms)
+            for s in sessions
+        ]
+        for session in sessions:
+            session.bytes_in = session.bytes_out = 0
+            session.throttled_seconds = 0.0
+        for entry in traffic:
+            if entry.throttled_seconds > TRAFFIC_SECONDS / 2:
+                log.warning("%s sends more than a peer may: it is held back", short_id(entry.peer))
+        if traffic:
+            await self._database(self._peers.traffic, traffic)

@@ -31,7 +31,7 @@ from ftis_node.wire.v1 import swarm_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 PRUNE_SECONDS = 30.0
 GOODBYE_SECONDS = 1.0
 STATUS_SECONDS = 1.0
@@ -66,8 +66,9 @@ class NetworkHalf:
         """Take the port and begin to answer; returns where. Raises ConfigError when the port is taken."""
         network, party = self._config.network, self._party
         epoch = await self._database(self._store.next_epoch)
+        instance = os.urandom(16)
         self._exchange = BatchExchange(
-            self._database, party.run, party.identity, self._config.ceilings, party.membership, epoch
+            self._database, party.run, party.identity, self._config.ceilings, party.membership, epoch, instance
         )
         self.gossip = Gossip(self._exchange, party.identity.peer_id, network)
         listen = parse_address(network.listen, source="network.listen", lowest_port=0)
@@ -82,7 +83,7 @@ class NetworkHalf:
             model=party.model,
             reach=Reach(() if advertise is None else (parse_address(advertise, source="network.advertise"),)),
             listen_port=port,
-            instance=os.urandom(16),
+            instance=instance,
             membership=party.membership,
         )
         await self._learn_profile()
@@ -157,6 +158,7 @@ class NetworkHalf:
     async def _learn_profile(self) -> None:
         """The learner has loaded its model, now or before: hellos and records name its tokenizer."""
         profile = await self._database(self._store.local_profile)
+        self._exchange.profile = profile
         if profile is not None and self._party.model:
             self._own.reach.tokenizer_fingerprint = profile.tokenizer_fingerprint
 

@@ -31,11 +31,11 @@ class Daemon:
     def __init__(
         self, home: Path, *, run: Path | None = None, peers: tuple[str, ...] = (), sets: tuple[str, ...] = (),
         env: dict[str, str] | None = None, command: str = "join", listen: str = "127.0.0.1:0",
-        arguments: tuple[str, ...] = (), dht: bool = False,
+        arguments: tuple[str, ...] = (), dht: bool = False, prefix: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.home = home
         self.log_file = home.with_suffix(".log")
-        line = [sys.executable, "-m", "ftis_node", command, "--home", str(home), "--listen", listen]
+        line = [*prefix, sys.executable, "-m", "ftis_node", command, "--home", str(home), "--listen", listen]
         line += ["--until-stdin-closes", *arguments]
         line += [] if dht else ["--no-dht"]
         line += ["--run", str(run)] if run is not None else []

@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ftis_node.admission import why_not_a_member
 from ftis_node.errors import WireError
@@ -23,6 +24,7 @@ from ftis_node.types import (
     FinishReason,
     Group,
     LocalProfile,
+    PeerId,
     RolloutPayload,
     short_id,
 )
@@ -62,6 +64,8 @@ class RejectReason(enum.Enum):
     END_OF_SEQUENCE = "end_of_sequence"
     TEXT = "text"
     IMPLAUSIBLE_LOGPROBS = "implausible_logprobs"
+    TWIN = "twin"
+    NO_ROOM = "no_room"
 
 
 class Blame(enum.Enum):
@@ -74,12 +78,16 @@ class Blame(enum.Enum):
 
 @dataclass(frozen=True)
 class Rejected:
-    """``proof`` holds the two signed headers of an equivocation, as ``equivocation_proof`` lays them out."""
+    """``proof`` holds the two signed headers of an equivocation, as ``equivocation_proof`` lays them out.
+
+    ``author`` is known as soon as the signature holds.
+    """
 
     reason: RejectReason
     detail: str
     blame: Blame
     proof: bytes | None = None
+    author: PeerId | None = None
 
 
 @dataclass(frozen=True)
@@ -95,12 +103,15 @@ class Opened:
 
 @dataclass(frozen=True)
 class Known:
-    """What the node remembers about this batch, its sequence number and its author's slots."""
+    """What the node remembers about this batch, its sequence number and its author's slots.
+
+    ``used_slots`` maps the author's slots in this window to the epoch in which they were filled.
+    """
 
     name_seen: bool = False
     other_header: bytes | None = None
     other_signature: bytes | None = None
-    used_slots: frozenset[int] = frozenset()
+    used_slots: Mapping[int, int] = field(default_factory=dict)
     author_banned: bool = False
 
 
@@ -142,7 +153,7 @@ def verify(opened: Opened, *, run: Run, known: Known, now_ms: int, profile: Loca
         return _author(RejectReason.INFLATION, str(error))
     except WireError as error:
         return _author(RejectReason.MALFORMED, str(error))
-    rejected = _check_payload(payload, run, profile) or _check_slots(payload, run, known)
+    rejected = _check_payload(payload, run, profile) or _check_slots(payload, run, known, opened.header.epoch)
     if rejected is not None:
         return rejected
     for group in payload.groups:
@@ -213,17 +224,17 @@ def _check_payload(payload: RolloutPayload, run: Run, profile: LocalProfile | No
     return None
 
 
-def _check_slots(payload: RolloutPayload, run: Run, known: Known) -> Rejected | None:
+def _check_slots(payload: RolloutPayload, run: Run, known: Known, epoch: int) -> Rejected | None:
     taken: set[int] = set()
     for group in payload.groups:
-        rejected = _check_slot(group, run, known, taken)
+        rejected = _check_slot(group, run, known, epoch, taken)
         if rejected is not None:
             return rejected
         taken.add(group.slot)
     return None
 
 
-def _check_slot(group: Group, run: Run, known: Known, taken: set[int]) -> Rejected | None:
+def _check_slot(group: Group, run: Run, known: Known, epoch: int, taken: set[int]) -> Rejected | None:
     quota = run.manifest.assignment.quota
     if group.slot >= quota:
         return _author(RejectReason.QUOTA, f"slot {group.slot}; a window has {quota}")
@@ -232,8 +243,13 @@ def _check_slot(group: Group, run: Run, known: Known, taken: set[int]) -> Reject
         return _author(RejectReason.WRONG_SLOT, f"slot {group.slot} belongs to task {expected!r}, not {group.task!r}")
     if group.slot in taken:
         return _author(RejectReason.WRONG_SLOT, f"slot {group.slot} twice in one batch")
-    if group.slot in known.used_slots:
+    filled_in = known.used_slots.get(group.slot)
+    if filled_in == epoch:
         return _author(RejectReason.REUSED_SLOT, f"slot {group.slot} was used in this window before")
+    if filled_in is not None:
+        # A home that was restored from a backup, or two daemons of one owner: useless, but no cheat.
+        detail = f"slot {group.slot} was used in this window before its author started anew"
+        return Rejected(RejectReason.REUSED_SLOT, detail, Blame.NOBODY)
     return None
 
 
@@ -249,16 +265,16 @@ def _check_completion(
     if len(ids) > run.manifest.limits.completion_tokens:
         detail = f"{len(ids)} tokens; {run.manifest.limits.completion_tokens} are allowed"
         return _author(RejectReason.TOO_LONG, detail)
-    if any(math.isnan(value) for value in completion.behavior_logprobs):
+    if math.isnan(sum(completion.behavior_logprobs)):  # they are finite or not a number, as the codec reads them
         return _author(RejectReason.LOGPROBS, "a log-prob is not a number")
     if profile is not None and payload.tokenizer_fingerprint == profile.tokenizer_fingerprint:
-        outside = next((token for token in ids if token >= profile.vocabulary_size), None)
-        if outside is not None:
+        largest = max(ids)
+        if largest >= profile.vocabulary_size:
             return _author(
-                RejectReason.VOCABULARY, f"id {outside} is outside the vocabulary of {profile.vocabulary_size}"
+                RejectReason.VOCABULARY, f"id {largest} is outside the vocabulary of {profile.vocabulary_size}"
             )
     ends = set(payload.eos_token_ids)
     stopped = completion.finish_reason is FinishReason.STOP
-    if stopped != (ids[-1] in ends) or any(token in ends for token in ids[:-1]):
+    if stopped != (ids[-1] in ends) or not ends.isdisjoint(ids[:-1]):
         return _author(RejectReason.END_OF_SEQUENCE, "the end-of-sequence token does not fit the finish reason")
     return None

@@ -83,7 +83,7 @@ class LearnerStore:
     """Owned by the learner process."""
 
     def __init__(self, home: Path) -> None:
-        self._db: sqlite3.Connection = open_database(home)
+        self._db: sqlite3.Connection = open_database(home, durable=True)
 
     def close(self) -> None:
         self._db.close()

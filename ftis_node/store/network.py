@@ -10,7 +10,7 @@ from pathlib import Path
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store.peers import PeerTables
-from ftis_node.store.schema import open_database, transaction
+from ftis_node.store.schema import durable_transaction, open_database, transaction
 from ftis_node.types import BatchName, LocalProfile, PeerId
 
 
@@ -47,8 +47,9 @@ class Sighting:
     name_seen: bool
     other_header: bytes | None
     other_signature: bytes | None
-    used_slots: frozenset[int]
+    used_slots: dict[int, int]
     newest_epoch: int
+    author_banned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class NetworkStore:
     """Owned by the network half. Not thread-safe: use it from one database thread."""
 
     def __init__(self, home: Path) -> None:
-        self._db: sqlite3.Connection = open_database(home)
+        self._db: sqlite3.Connection = open_database(home, durable=False)
         self.peers = PeerTables(self._db)
         self._held_bytes = self._sum_received()
 
@@ -80,7 +81,7 @@ class NetworkStore:
         return None if row is None else bytes(row[0])
 
     def put(self, key: str, value: bytes) -> None:
-        with transaction(self._db):
+        with durable_transaction(self._db):
             self._put(key, value)
 
     def _put(self, key: str, value: bytes) -> None:
@@ -92,7 +93,7 @@ class NetworkStore:
         Neither a crash nor a home restored from a backup then signs two batches with one
         (epoch, sequence number).
         """
-        with transaction(self._db):
+        with durable_transaction(self._db):
             last = int(self.get("epoch") or b"0")
             epoch = max(now_ms(), last + 1)
             self._put("epoch", b"%d" % epoch)
@@ -128,7 +129,7 @@ class NetworkStore:
         ``seal(sequence)`` signs and returns (name, encoded batch). Only after this returns may a
         peer hear of the batch.
         """
-        with transaction(self._db):
+        with durable_transaction(self._db):
             sequence = int(self.get("sequence") or b"-1") + 1
             name, data = seal(sequence)
             self._db.execute(
@@ -152,15 +153,16 @@ class NetworkStore:
             (author, epoch, sequence, name),
         ).fetchone()
         slots = self._db.execute(
-            "SELECT slot FROM received_slots WHERE author = ? AND window = ?", (author, window)
+            "SELECT slot, epoch FROM received_slots WHERE author = ? AND window = ?", (author, window)
         ).fetchall()
         newest = self._db.execute("SELECT coalesce(max(epoch), 0) FROM seen WHERE author = ?", (author,)).fetchone()[0]
         return Sighting(
             name_seen=seen,
             newest_epoch=int(newest),
+            author_banned=self.peers.banned(author) is not None,
             other_header=None if other is None else bytes(other[0]),
             other_signature=None if other is None else bytes(other[1]),
-            used_slots=frozenset(int(row[0]) for row in slots),
+            used_slots={int(slot): int(filled_in) for slot, filled_in in slots},
         )
 
     def accept(
@@ -181,8 +183,8 @@ class NetworkStore:
                 ),
             )  # fmt: skip
             self._db.executemany(
-                "INSERT INTO received_slots VALUES (?, ?, ?, ?)",
-                [(batch.author, batch.window, slot, keep_until_ms) for slot in batch.slots],
+                "INSERT INTO received_slots (author, window, slot, epoch, keep_until_ms) VALUES (?, ?, ?, ?, ?)",
+                [(batch.author, batch.window, slot, batch.epoch, keep_until_ms) for slot in batch.slots],
             )
         self._held_bytes += len(batch.data)
 

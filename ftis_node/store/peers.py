@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftis_node.clock import now_ms
-from ftis_node.store.schema import transaction
+from ftis_node.store.schema import durable_transaction, transaction
 from ftis_node.types import PeerId
 
 KEPT_PEERS = 2_000
@@ -32,6 +33,7 @@ class KnownAddress:
 class Traffic:
     """With one neighbour, since the last time; ``throttled_seconds`` is how long it was left unread."""
 
+    peer: PeerId
     bytes_in: int
     bytes_out: int
     throttled_seconds: float
@@ -75,23 +77,24 @@ class PeerTables:
         with transaction(self._db):
             self._db.execute("UPDATE peers SET connected = 0, round_trip_ms = NULL WHERE peer = ?", (peer,))
 
-    def traffic(self, peer: PeerId, traffic: Traffic) -> None:
+    def traffic(self, traffic: Sequence[Traffic]) -> None:
         """Add what has passed since the last call; bytes that came in are a contact."""
+        now = now_ms()
         with transaction(self._db):
-            self._db.execute(
+            self._db.executemany(
                 "UPDATE peers SET bytes_in = bytes_in + ?1, bytes_out = bytes_out + ?2, round_trip_ms = ?5,"
                 " last_contact_ms = CASE WHEN ?1 > 0 THEN ?3 ELSE last_contact_ms END,"
                 " throttled_ms = throttled_ms + ?6,"
                 " throttled_at_ms = CASE WHEN ?6 > 0 THEN ?3 ELSE throttled_at_ms END WHERE peer = ?4",
-                (
-                    traffic.bytes_in, traffic.bytes_out, now_ms(), peer, traffic.round_trip_ms,
-                    int(traffic.throttled_seconds * 1000),
-                ),
-            )  # fmt: skip
+                [
+                    (t.bytes_in, t.bytes_out, now, t.peer, t.round_trip_ms, int(t.throttled_seconds * 1000))
+                    for t in traffic
+                ],
+            )
 
     def twin(self, peer: PeerId) -> None:
         """There is proof that two daemons run with this peer's identity."""
-        with transaction(self._db):
+        with durable_transaction(self._db):
             self.touch(peer)
             self._db.execute("UPDATE peers SET twin_at_ms = ? WHERE peer = ?", (now_ms(), peer))
 
@@ -117,7 +120,7 @@ class PeerTables:
 
     def pin(self, target: str, peer: PeerId) -> None:
         """Remember who answers at an address; the newest word of the owner holds."""
-        with transaction(self._db):
+        with durable_transaction(self._db):
             self._db.execute("INSERT OR REPLACE INTO pins VALUES (?, ?, ?)", (target, peer, now_ms()))
 
     def learn_addresses(self, addresses: list[tuple[PeerId, str]]) -> None:
@@ -180,7 +183,7 @@ class PeerTables:
             )
 
     def ban(self, peer: PeerId, *, until_ms: int, reason: str, proof: bytes | None) -> None:
-        with transaction(self._db):
+        with durable_transaction(self._db):
             self.touch(peer)
             self._db.execute(
                 "UPDATE peers SET banned_until_ms = max(banned_until_ms, ?), ban_reason = ?,"

@@ -1,7 +1,8 @@
 """The tables, and opening the database file.
 
-WAL lets one side read while the other writes; ``synchronous = FULL`` makes every commit survive a
-power failure, because batches are signed and acknowledged on the strength of it.
+WAL lets one side read while the other writes. ``synchronous = FULL`` makes a commit survive a power failure:
+the learner's side always has it, the network half where something is signed on the strength of it. What peers
+sent may be lost with the power (not with the process): they send it again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CREATE TABLE IF NOT EXISTS received (
 CREATE INDEX IF NOT EXISTS received_by_age ON received (created_at_ms);
 CREATE TABLE IF NOT EXISTS received_slots (
     author BLOB NOT NULL, window INTEGER NOT NULL, slot INTEGER NOT NULL, keep_until_ms INTEGER NOT NULL,
-    PRIMARY KEY (author, window, slot)
+    epoch INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (author, window, slot)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS seen (
     name BLOB PRIMARY KEY, author BLOB NOT NULL, epoch INTEGER NOT NULL, sequence INTEGER NOT NULL,
@@ -94,13 +95,17 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE peers ADD COLUMN throttled_ms INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE peers ADD COLUMN throttled_at_ms INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE peers ADD COLUMN twin_at_ms INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE received_slots ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
     ),
 }
 """What brings a store of that version to the next one: an update of the software loses nothing."""
 
 
-def open_database(home: Path) -> sqlite3.Connection:
-    """Open (or make) the store for one side. Raises StoreError, HomeError."""
+def open_database(home: Path, *, durable: bool) -> sqlite3.Connection:
+    """Open (or make) the store for one side. Raises StoreError, HomeError.
+
+    ``durable``: every transaction survives a power failure; else only a ``durable_transaction`` does.
+    """
     refuse_network_filesystem(home)
     path = home / STORE_FILE
     try:
@@ -120,6 +125,8 @@ def open_database(home: Path) -> sqlite3.Connection:
             for statement in (NETWORK_TABLES + LEARNER_TABLES).split(";"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if not durable:
+            database.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: can't be opened: {error}") from error
     path.chmod(0o600)
@@ -159,6 +166,17 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
             database.execute("ROLLBACK")
         raise
     database.execute("COMMIT")
+
+
+@contextmanager
+def durable_transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """On a connection that doesn't wait for the disk: one that does."""
+    database.execute("PRAGMA synchronous = FULL")
+    try:
+        with transaction(database):
+            yield
+    finally:
+        database.execute("PRAGMA synchronous = NORMAL")
 
 
 def refuse_network_filesystem(home: Path) -> None:

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -36,7 +37,7 @@ WRITE_SECONDS = 30.0
 WANTS_PER_NEIGHBOUR = 32
 OFFERS_PER_NEIGHBOUR = 20_000
 UPLOADS_PER_NEIGHBOUR = 4_096
-ARRIVED_LATELY = 4_096
+HELD_LATELY = 20_000
 LONGEST_THROTTLE_SECONDS = 10.0
 ALREADY_CONNECTED = "already connected the other way"
 
@@ -68,9 +69,24 @@ class Exchange(Protocol):
         """A neighbour's hints where others can be dialled."""
         ...
 
+    async def twin(self, sealed: bytes) -> None:
+        """A neighbour shows what may be the record of a second daemon with this node's identity."""
+        ...
+
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
         """A neighbour broke the protocol."""
         ...
+
+
+@dataclass
+class Counters:
+    """What has passed since the start, over all sessions. ``payloads_in`` counts whole batches, repeated ones too."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    payloads_in: int = 0
 
 
 class Gossip:
@@ -81,17 +97,25 @@ class Gossip:
         self._own_id = own_id
         self.config = config
         self.sessions: dict[PeerId, Session] = {}
+        self.counters = Counters()
         self._budget_in = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
         self._budget_out = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
         self._asked_of: dict[BatchName, Session] = {}
-        # Came lately: the exchange may not have them yet, or may have answered before it had.
-        self._arrived: OrderedDict[BatchName, None] = OrderedDict()
+        self._being_checked: set[BatchName] = set()
+        # Made here or come lately: known without asking the exchange.
+        self._held: OrderedDict[BatchName, None] = OrderedDict()
 
     def announce(self, name: BatchName, size: int) -> None:
         """Tell every neighbour that doesn't hold the batch, as far as is known."""
+        self._hold(name)
         for session in self.sessions.values():
             if name not in session.offers:
                 self._announce(session, name, size)
+
+    def _hold(self, name: BatchName) -> None:
+        self._held[name] = None
+        if len(self._held) > HELD_LATELY:
+            self._held.popitem(last=False)
 
     def _announce(self, session: Session, name: BatchName, size: int) -> None:
         session.announce(name, size, asyncio.get_running_loop().time() + COALESCE_SECONDS)
@@ -171,7 +195,8 @@ class Gossip:
 
     async def _read(self, session: Session) -> None:
         while True:
-            frame = await asyncio.wait_for(session.stream.read(), self.config.silence_seconds)
+            async with asyncio.timeout(self.config.silence_seconds):
+                frame = await session.stream.read()
             if frame is frames.EOF:
                 raise EOFError
             session.heard_at = time.monotonic()
@@ -189,6 +214,8 @@ class Gossip:
                     self._on_pong(session, frame.pong)
                 case "peers":
                     await self._on_peers(session, frame.peers)
+                case "twin":
+                    await self._exchange.twin(bytes(frame.twin.record))
                 case "goodbye":
                     session.close(f"the peer left: {frame.goodbye.reason[:80]}")
                     return
@@ -202,6 +229,8 @@ class Gossip:
         """
         size = frame.ByteSize()
         session.bytes_in += size
+        self.counters.bytes_in += size
+        self.counters.messages_in += 1
         wanted = frame.WhichOneof("kind") == "chunk" and BatchName(frame.chunk.name) in session.asked
         now = time.monotonic()
         wait = max(
@@ -229,11 +258,14 @@ class Gossip:
 
     async def _on_have(self, session: Session, have: pb.Have) -> None:
         offered = frames.read_have(have)
-        unknown = await self._exchange.unknown([name for name, _ in offered])
+        wanted = {name for name, _ in offered if name in self._asked_of or name in self._being_checked}
+        new = [name for name, _ in offered if name not in wanted and name not in self._held]
+        if new:
+            wanted |= await self._exchange.unknown(new)
         for name, size in offered:
-            if name in unknown:
+            session.announcements.pop(name, None)  # it needn't be told
+            if name in wanted and name not in self._held:
                 session.offers[name] = size
-                session.announcements.pop(name, None)
         while len(session.offers) > OFFERS_PER_NEIGHBOUR:
             session.offers.popitem(last=False)
         self._ask(session)
@@ -262,19 +294,26 @@ class Gossip:
         elif len(data) != size:
             raise WireError(f"a batch of {len(data)} bytes came instead of the announced {size}")
         else:
-            self._arrived[name] = None
-            if len(self._arrived) > ARRIVED_LATELY:
-                self._arrived.popitem(last=False)
             session.offers.pop(name, None)
-            kept = await self._exchange.deliver(name, bytes(data), session.neighbour)
-            if kept or not await self._exchange.unknown([name]):
-                self._spread(name, size, session, kept=kept)
-            else:
-                # Other bytes than those of that name: whoever sent them must not keep the real ones away.
-                self._arrived.pop(name, None)
-                for other in self.sessions.values():
-                    self._ask(other)
+            self.counters.payloads_in += 1
+            await self._deliver(name, bytes(data), session)
         self._ask(session)
+
+    async def _deliver(self, name: BatchName, data: bytes, session: Session) -> None:
+        """Others may offer the batch while it is checked: they are asked if this turns out to be something else."""
+        self._being_checked.add(name)
+        try:
+            kept = await self._exchange.deliver(name, data, session.neighbour)
+            known = kept or not await self._exchange.unknown([name])
+        finally:
+            self._being_checked.discard(name)
+        if known:
+            self._hold(name)
+            self._spread(name, len(data), session, kept=kept)
+        else:
+            # Other bytes than those of that name: whoever sent them must not keep the real ones away.
+            for other in self.sessions.values():
+                self._ask(other)
 
     def _spread(self, name: BatchName, size: int, source: Session, *, kept: bool) -> None:
         """Nobody needs to be asked any more; who doesn't hold it is told, if it may be passed on."""
@@ -296,7 +335,7 @@ class Gossip:
         deadline = asyncio.get_running_loop().time() + self.config.want_seconds
         names = []
         for name in reversed(session.offers):
-            if name not in self._asked_of and name not in self._arrived:
+            if not (name in self._asked_of or name in self._being_checked or name in self._held):
                 names.append(name)
                 if len(names) == room:
                     break
@@ -355,11 +394,16 @@ class Gossip:
                 session.wake.clear()
                 due = session.announce_at - loop.time() if session.announcements else None
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(session.wake.wait(), due)
+                    async with asyncio.timeout(due):
+                        await session.wake.wait()
 
     async def _send(self, session: Session, frame: pb.Frame) -> None:
-        await asyncio.wait_for(session.stream.write(frame), WRITE_SECONDS)
-        session.bytes_out += frame.ByteSize()
+        async with asyncio.timeout(WRITE_SECONDS):
+            await session.stream.write(frame)
+        size = frame.ByteSize()
+        session.bytes_out += size
+        self.counters.bytes_out += size
+        self.counters.messages_out += 1
 
 
 def _explain(error: BaseException) -> str:

@@ -35,6 +35,7 @@ ANY_OTHER_COST = 10.0
 
 FIRST_RETRY_MS = 5_000
 LONGEST_RETRY_MS = 3_600_000
+LATELY_MS = 3_600_000
 DIALS_AT_ONCE = 2
 
 
@@ -77,17 +78,18 @@ class Dialable:
 
 def whom_to_dial(
     known: Sequence[Dialable], *, own_id: PeerId, wanted: int, connected_ranges: Sequence[str], now_ms: int,
-    rng: random.Random,
+    lately_retry_ms: int, rng: random.Random,
 ) -> list[Address]:  # fmt: skip
     """At most ``wanted`` (and ``DIALS_AT_ONCE``) addresses of different peers.
 
-    Ranges without a connection go first, then addresses that worked before; an address that failed waits twice
-    as long each time.
+    Ranges without a connection go first, then addresses that worked before. An address that failed waits twice
+    as long each time; one that worked within the last hour at most ``lately_retry_ms``, so that a split swarm
+    heals soon.
     """
     due = [
         entry
         for entry in known
-        if entry.peer != own_id and (entry.failures == 0 or now_ms >= entry.failed_ms + _retry_ms(entry.failures))
+        if entry.peer != own_id and now_ms >= entry.failed_ms + _wait_ms(entry, now_ms, lately_retry_ms)
     ]
     rng.shuffle(due)
     taken = set(connected_ranges)
@@ -149,8 +151,11 @@ def whom_to_leave(dialled: Sequence[Dialled], *, wanted: int) -> PeerId | None:
     return min(movable, key=lambda entry: (entry.score, -crowd[entry.address_range], entry.age_seconds)).peer
 
 
-def _retry_ms(failures: int) -> int:
-    return min(LONGEST_RETRY_MS, FIRST_RETRY_MS << min(failures, 20))
+def _wait_ms(entry: Dialable, now_ms: int, lately_retry_ms: int) -> int:
+    if entry.failures == 0:
+        return 0
+    longest = lately_retry_ms if now_ms - entry.reached_ms < LATELY_MS else LONGEST_RETRY_MS
+    return min(longest, FIRST_RETRY_MS << min(entry.failures, 20))
 
 
 def _range_of(target: str) -> str:

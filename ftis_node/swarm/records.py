@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
@@ -25,6 +25,7 @@ class NodeRecord:
 
     ``listen_port`` is where it listens behind whatever address others see it come from. ``instance``
     (16 bytes) is drawn at every start: two of them at one time are two daemons with one identity.
+    ``sealed`` is what a received record was read from.
     """
 
     peer_id: PeerId
@@ -40,6 +41,7 @@ class NodeRecord:
     membership: bytes = b""
     dht_addresses: tuple[str, ...] = ()
     tokenizer_fingerprint: bytes = b""
+    sealed: bytes = field(default=b"", compare=False)
 
 
 def seal_record(record: NodeRecord, identity: Identity) -> bytes:
@@ -115,4 +117,5 @@ def read_record(sealed: bytes) -> NodeRecord:
         membership=inner.membership,
         dht_addresses=tuple(inner.dht_addresses),
         tokenizer_fingerprint=inner.tokenizer_fingerprint,
+        sealed=sealed,
     )

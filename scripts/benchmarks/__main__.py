@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 RUNS = 3
-PARTS = ("generation", "step", "wire")
+PARTS = ("generation", "step", "wire", "swarm")
+SWARM_SIZES = (8, 32, 96)
 
 
 def measure(part: str, variant: str) -> dict[str, float]:
@@ -46,7 +47,12 @@ def main() -> None:
         sys.exit(f"scripts/bench: there is no benchmark {unknown[0]!r}; there are {', '.join(PARTS)}")
     results: dict[str, Any] = {"machine": {"cpu_count": os.cpu_count(), "python": platform.python_version()}}
     for part in wanted:
-        results[part] = measure(part, "ours") if part == "wire" else compare(part)
+        if part == "wire":
+            results[part] = measure(part, "ours")
+        elif part == "swarm":
+            results[part] = [measure(part, str(size)) for size in SWARM_SIZES]
+        else:
+            results[part] = compare(part)
     print(json.dumps(results, indent=2))
 
 

@@ -27,6 +27,7 @@ from tests.builders import (
     ALICE,
     BOB,
     EOS,
+    EPOCH,
     MALLORY,
     NOW_MS,
     PROFILE,
@@ -232,8 +233,17 @@ def test_content(content: Callable[[], RolloutPayload], expected: RejectReason) 
 
 
 def test_a_slot_that_was_used_in_an_earlier_batch() -> None:
-    result = judge(encode_batch(signed(payload(group(5)))), known=Known(used_slots=frozenset({5})))
+    result = judge(encode_batch(signed(payload(group(5)))), known=Known(used_slots={5: EPOCH}))
     assert reason_of(result) is RejectReason.REUSED_SLOT
+    assert isinstance(result, Rejected)
+    assert result.blame is Blame.AUTHOR
+
+
+def test_an_owner_whose_home_was_restored_from_a_backup_fills_slots_again_and_is_not_blamed() -> None:
+    result = judge(encode_batch(signed(payload(group(5)))), known=Known(used_slots={5: EPOCH - 1}))
+    assert reason_of(result) is RejectReason.REUSED_SLOT
+    assert isinstance(result, Rejected)
+    assert result.blame is Blame.NOBODY
 
 
 def test_log_probs_that_are_not_numbers(not_a_number_payload: bytes) -> None:
@@ -264,6 +274,7 @@ def test_foreign_tokenizers_are_not_held_against_the_own_vocabulary() -> None:
 
 def test_every_reason_of_the_network_half_has_a_test() -> None:
     left_to_the_learner = {RejectReason.TEXT, RejectReason.IMPLAUSIBLE_LOGPROBS}
+    left_to_the_exchange = {RejectReason.TWIN, RejectReason.NO_ROOM}  # tests/test_exchange.py
     tested = {reason for _, _, reason in CONTENTS} | {
         RejectReason.TOO_LARGE, RejectReason.MALFORMED, RejectReason.INFLATION, RejectReason.BAD_SIGNATURE,
         RejectReason.NOT_A_MEMBER, RejectReason.WRONG_RUN, RejectReason.REPLAY,
@@ -271,4 +282,4 @@ def test_every_reason_of_the_network_half_has_a_test() -> None:
         RejectReason.TOO_OLD, RejectReason.FROM_THE_FUTURE, RejectReason.IMPLAUSIBLE_EPOCH,
         RejectReason.REUSED_SLOT, RejectReason.LOGPROBS,
     }  # fmt: skip
-    assert set(RejectReason) - left_to_the_learner == tested
+    assert set(RejectReason) - left_to_the_learner - left_to_the_exchange == tested

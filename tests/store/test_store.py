@@ -109,7 +109,7 @@ def test_a_sighting_tells_names_other_headers_and_slots(sides) -> None:
     again = network.sighting(first.name, ALICE, 1, 1, 1)
     assert again.name_seen
     assert again.other_header is None
-    assert again.used_slots == {0, 1}
+    assert again.used_slots == {0: 1, 1: 1}
     twin = network.sighting(BatchName(b"t" * 32), ALICE, 1, 1, 1)
     assert not twin.name_seen
     assert (twin.other_header, twin.other_signature) == (first.header, first.signature)

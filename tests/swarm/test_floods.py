@@ -141,14 +141,10 @@ def test_newest_first() -> None:
     async def scenario() -> None:
         node, late = Node(1), Node(2)
         names = [name_of(b"batch %d" % number) for number in range(200)]
-        for number, name in enumerate(names):
-            node.batches[name] = b"batch %d" % number
+        for number, name in reversed(list(enumerate(names))):
+            node.batches[name] = b"batch %d" % number  # ``live`` lists the newest first
         newest_first = list(reversed(names))
 
-        async def live():
-            return [(name, len(node.batches[name])) for name in newest_first]
-
-        node.live = live
         async with node.serving(), late.serving(node):
             await until(lambda: len(late.batches) == 200, "all batches")
             assert late.deliveries[:32] == newest_first[:32]

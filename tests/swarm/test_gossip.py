@@ -51,6 +51,7 @@ class Node:
         self.batches: dict[BatchName, bytes] = {}
         self.deliveries: list[BatchName] = []
         self.faults: list[str] = []
+        self.twins: list[bytes] = []
         self.reachable: list[tuple[PeerId, str]] = []
         self.hints: list[Address] = []
         self.refusal: str | None = None
@@ -83,6 +84,9 @@ class Node:
 
     async def learn(self, addresses: list[Address]) -> None:
         self.hints += addresses
+
+    async def twin(self, sealed: bytes) -> None:
+        self.twins.append(sealed)
 
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
         self.faults.append(detail)

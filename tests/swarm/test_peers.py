@@ -73,7 +73,10 @@ def entry(number: int, target: str, *, reached: int = 0, failed: int = 0, failur
 
 
 def choose(*known: Dialable, wanted: int = 8, ranges: tuple[str, ...] = (), now: int = NOW) -> list[str]:
-    chosen = whom_to_dial(known, own_id=OWN, wanted=wanted, connected_ranges=ranges, now_ms=now, rng=random.Random(0))
+    chosen = whom_to_dial(
+        known, own_id=OWN, wanted=wanted, connected_ranges=ranges, now_ms=now, lately_retry_ms=60_000,
+        rng=random.Random(0),
+    )  # fmt: skip
     return [address.target for address in chosen]
 
 
@@ -95,6 +98,13 @@ def test_an_address_that_failed_waits_twice_as_long_each_time() -> None:
     assert choose(failed, now=NOW + 41_000) == ["10.0.0.1:5"]
     often = entry(1, "10.0.0.1:5", failed=NOW, failures=11)
     assert choose(often, now=NOW + 3_601_000) == ["10.0.0.1:5"]
+
+
+def test_an_address_that_worked_lately_is_tried_again_soon() -> None:
+    """A partition: many failures in a row, and then the network is whole again."""
+    often = entry(1, "10.0.0.1:5", reached=NOW - 600_000, failed=NOW, failures=11)
+    assert choose(often, now=NOW + 59_000) == []
+    assert choose(often, now=NOW + 61_000) == ["10.0.0.1:5"]
 
 
 def inbound(name: str, address_range: str, *, age: float = 100.0, silent: float = 1.0) -> Inbound:

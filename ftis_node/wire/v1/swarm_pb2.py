@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x66tis/v1/swarm.proto\x12\x07\x66tis.v1\"\x93\x02\n\x05\x46rame\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x0e.ftis.v1.HelloH\x00\x12\x1d\n\x04have\x18\x02 \x01(\x0b\x32\r.ftis.v1.HaveH\x00\x12\x1d\n\x04want\x18\x03 \x01(\x0b\x32\r.ftis.v1.WantH\x00\x12\x1f\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x0e.ftis.v1.ChunkH\x00\x12\x1d\n\x04ping\x18\x05 \x01(\x0b\x32\r.ftis.v1.PingH\x00\x12\x1d\n\x04pong\x18\x06 \x01(\x0b\x32\r.ftis.v1.PongH\x00\x12#\n\x07goodbye\x18\x07 \x01(\x0b\x32\x10.ftis.v1.GoodbyeH\x00\x12\x1f\n\x05peers\x18\x08 \x01(\x0b\x32\x0e.ftis.v1.PeersH\x00\x42\x06\n\x04kind\"9\n\x05Hello\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x04\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x9b\x02\n\nNodeRecord\x12\x0f\n\x07peer_id\x18\x01 \x01(\x0c\x12\x11\n\taddresses\x18\x02 \x03(\t\x12\x1a\n\x12\x63\x65rtificate_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06run_id\x18\x04 \x01(\x0c\x12\r\n\x05model\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x13\n\x0blisten_port\x18\x07 \x01(\r\x12\x10\n\x08instance\x18\x08 \x01(\x0c\x12\x15\n\rcreated_at_ms\x18\t \x01(\x04\x12\x15\n\rexpires_at_ms\x18\n \x01(\x04\x12\x12\n\nmembership\x18\x0b \x01(\x0c\x12\x15\n\rdht_addresses\x18\x0c \x03(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\r \x01(\x0c\"1\n\x0cSignedRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"$\n\x04Have\x12\r\n\x05names\x18\x01 \x01(\x0c\x12\r\n\x05sizes\x18\x02 \x01(\x0c\"\x15\n\x04Want\x12\r\n\x05names\x18\x01 \x01(\x0c\"A\n\x05\x43hunk\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\"\x18\n\x05Peers\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x11\n\x0fManifestRequest\"1\n\rManifestReply\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\x0f\n\rStatusRequest\"\"\n\x0bStatusReply\x12\x13\n\x0bstatus_json\x18\x01 \x01(\x0c\x32\xb3\x01\n\x05Swarm\x12.\n\x08\x45xchange\x12\x0e.ftis.v1.Frame\x1a\x0e.ftis.v1.Frame(\x01\x30\x01\x12?\n\x0bGetManifest\x12\x18.ftis.v1.ManifestRequest\x1a\x16.ftis.v1.ManifestReply\x12\x39\n\tGetStatus\x12\x16.ftis.v1.StatusRequest\x1a\x14.ftis.v1.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x66tis/v1/swarm.proto\x12\x07\x66tis.v1\"\xb2\x02\n\x05\x46rame\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x0e.ftis.v1.HelloH\x00\x12\x1d\n\x04have\x18\x02 \x01(\x0b\x32\r.ftis.v1.HaveH\x00\x12\x1d\n\x04want\x18\x03 \x01(\x0b\x32\r.ftis.v1.WantH\x00\x12\x1f\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x0e.ftis.v1.ChunkH\x00\x12\x1d\n\x04ping\x18\x05 \x01(\x0b\x32\r.ftis.v1.PingH\x00\x12\x1d\n\x04pong\x18\x06 \x01(\x0b\x32\r.ftis.v1.PongH\x00\x12#\n\x07goodbye\x18\x07 \x01(\x0b\x32\x10.ftis.v1.GoodbyeH\x00\x12\x1f\n\x05peers\x18\x08 \x01(\x0b\x32\x0e.ftis.v1.PeersH\x00\x12\x1d\n\x04twin\x18\t \x01(\x0b\x32\r.ftis.v1.TwinH\x00\x42\x06\n\x04kind\"9\n\x05Hello\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x04\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x9b\x02\n\nNodeRecord\x12\x0f\n\x07peer_id\x18\x01 \x01(\x0c\x12\x11\n\taddresses\x18\x02 \x03(\t\x12\x1a\n\x12\x63\x65rtificate_sha256\x18\x03 \x01(\x0c\x12\x0e\n\x06run_id\x18\x04 \x01(\x0c\x12\r\n\x05model\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x13\n\x0blisten_port\x18\x07 \x01(\r\x12\x10\n\x08instance\x18\x08 \x01(\x0c\x12\x15\n\rcreated_at_ms\x18\t \x01(\x04\x12\x15\n\rexpires_at_ms\x18\n \x01(\x04\x12\x12\n\nmembership\x18\x0b \x01(\x0c\x12\x15\n\rdht_addresses\x18\x0c \x03(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\r \x01(\x0c\"1\n\x0cSignedRecord\x12\x0e\n\x06record\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"$\n\x04Have\x12\r\n\x05names\x18\x01 \x01(\x0c\x12\r\n\x05sizes\x18\x02 \x01(\x0c\"\x15\n\x04Want\x12\r\n\x05names\x18\x01 \x01(\x0c\"A\n\x05\x43hunk\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\"\x18\n\x05Peers\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\"\x16\n\x04Twin\x12\x0e\n\x06record\x18\x01 \x01(\x0c\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x11\n\x0fManifestRequest\"1\n\rManifestReply\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\x0f\n\rStatusRequest\"\"\n\x0bStatusReply\x12\x13\n\x0bstatus_json\x18\x01 \x01(\x0c\x32\xb3\x01\n\x05Swarm\x12.\n\x08\x45xchange\x12\x0e.ftis.v1.Frame\x1a\x0e.ftis.v1.Frame(\x01\x30\x01\x12?\n\x0bGetManifest\x12\x18.ftis.v1.ManifestRequest\x1a\x16.ftis.v1.ManifestReply\x12\x39\n\tGetStatus\x12\x16.ftis.v1.StatusRequest\x1a\x14.ftis.v1.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,35 +32,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ftis.v1.swarm_pb2', _global
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FRAME']._serialized_start=33
-  _globals['_FRAME']._serialized_end=308
-  _globals['_HELLO']._serialized_start=310
-  _globals['_HELLO']._serialized_end=367
-  _globals['_NODERECORD']._serialized_start=370
-  _globals['_NODERECORD']._serialized_end=653
-  _globals['_SIGNEDRECORD']._serialized_start=655
-  _globals['_SIGNEDRECORD']._serialized_end=704
-  _globals['_HAVE']._serialized_start=706
-  _globals['_HAVE']._serialized_end=742
-  _globals['_WANT']._serialized_start=744
-  _globals['_WANT']._serialized_end=765
-  _globals['_CHUNK']._serialized_start=767
-  _globals['_CHUNK']._serialized_end=832
-  _globals['_PEERS']._serialized_start=834
-  _globals['_PEERS']._serialized_end=858
-  _globals['_PING']._serialized_start=860
-  _globals['_PING']._serialized_end=881
-  _globals['_PONG']._serialized_start=883
-  _globals['_PONG']._serialized_end=904
-  _globals['_GOODBYE']._serialized_start=906
-  _globals['_GOODBYE']._serialized_end=931
-  _globals['_MANIFESTREQUEST']._serialized_start=933
-  _globals['_MANIFESTREQUEST']._serialized_end=950
-  _globals['_MANIFESTREPLY']._serialized_start=952
-  _globals['_MANIFESTREPLY']._serialized_end=1001
-  _globals['_STATUSREQUEST']._serialized_start=1003
-  _globals['_STATUSREQUEST']._serialized_end=1018
-  _globals['_STATUSREPLY']._serialized_start=1020
-  _globals['_STATUSREPLY']._serialized_end=1054
-  _globals['_SWARM']._serialized_start=1057
-  _globals['_SWARM']._serialized_end=1236
+  _globals['_FRAME']._serialized_end=339
+  _globals['_HELLO']._serialized_start=341
+  _globals['_HELLO']._serialized_end=398
+  _globals['_NODERECORD']._serialized_start=401
+  _globals['_NODERECORD']._serialized_end=684
+  _globals['_SIGNEDRECORD']._serialized_start=686
+  _globals['_SIGNEDRECORD']._serialized_end=735
+  _globals['_HAVE']._serialized_start=737
+  _globals['_HAVE']._serialized_end=773
+  _globals['_WANT']._serialized_start=775
+  _globals['_WANT']._serialized_end=796
+  _globals['_CHUNK']._serialized_start=798
+  _globals['_CHUNK']._serialized_end=863
+  _globals['_PEERS']._serialized_start=865
+  _globals['_PEERS']._serialized_end=889
+  _globals['_TWIN']._serialized_start=891
+  _globals['_TWIN']._serialized_end=913
+  _globals['_PING']._serialized_start=915
+  _globals['_PING']._serialized_end=936
+  _globals['_PONG']._serialized_start=938
+  _globals['_PONG']._serialized_end=959
+  _globals['_GOODBYE']._serialized_start=961
+  _globals['_GOODBYE']._serialized_end=986
+  _globals['_MANIFESTREQUEST']._serialized_start=988
+  _globals['_MANIFESTREQUEST']._serialized_end=1005
+  _globals['_MANIFESTREPLY']._serialized_start=1007
+  _globals['_MANIFESTREPLY']._serialized_end=1056
+  _globals['_STATUSREQUEST']._serialized_start=1058
+  _globals['_STATUSREQUEST']._serialized_end=1073
+  _globals['_STATUSREPLY']._serialized_start=1075
+  _globals['_STATUSREPLY']._serialized_end=1109
+  _globals['_SWARM']._serialized_start=1112
+  _globals['_SWARM']._serialized_end=1291
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "have", "want", "chunk", "ping", "pong", "goodbye", "peers")
+    __slots__ = ("hello", "have", "want", "chunk", "ping", "pong", "goodbye", "peers", "twin")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class Frame(_message.Message):
     PONG_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    TWIN_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     have: Have
     want: Want
@@ -24,7 +25,8 @@ class Frame(_message.Message):
     pong: Pong
     goodbye: Goodbye
     peers: Peers
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ...) -> None: ...
+    twin: Twin
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("record", "at_ms", "signature")
@@ -105,6 +107,12 @@ class Peers(_message.Message):
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     entries: bytes
     def __init__(self, entries: _Optional[bytes] = ...) -> None: ...
+
+class Twin(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("nonce",)

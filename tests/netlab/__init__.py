@@ -1,0 +1,1 @@
+"""Several machines on one: hosts are network namespaces, and an internet with delays lies between them."""
