@@ -26,9 +26,14 @@ HomeOption = Annotated[
 ]
 PeersOption = Annotated[
     list[str] | None,
-    typer.Option("--peers", help="Nodes to dial: [peer-id@]host:port, separated by commas."),
+    typer.Option("--peers", help=r"Nodes to dial: \[peer-id@]host:port, separated by commas."),
 ]
-RunOption = Annotated[Path | None, typer.Option("--run", help="run.toml of the swarm to start or join.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="builtin:NAME, a local folder, or a hub id; a relay needs none.")
+]
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="run.toml of the swarm to start or join; or builtin:addition.")
+]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")]
 NoDhtOption = Annotated[bool, typer.Option("--no-dht", help="Find peers by peer exchange alone.")]
 InvitationOption = Annotated[
@@ -58,73 +63,50 @@ def demo(
     raise typer.Exit(run_demo(output, rounds=rounds, keep=keep))
 
 
-@app.command()
-def join(
-    peers: PeersOption = None,
-    model: Annotated[str | None, typer.Option("--model", help="builtin:NAME, a local folder, or a hub id.")] = None,
-    home: HomeOption = DEFAULT_HOME,
-    run: RunOption = None,
-    run_id: RunIdOption = None,
-    invitation: InvitationOption = None,
-    no_dht: NoDhtOption = False,
-    config: ConfigOption = None,
-    listen: ListenOption = None,
-    set_: SetOption = None,
-    log_level: LogLevelOption = "info",
-    until_stdin_closes: LifelineOption = False,
-) -> None:
-    """Run one node in the foreground: train, and exchange samples with peers."""
-    from ftis_node.commands.join import JoinOptions, run_join
+def _add_node_command(name: str, text: str, *, trains: bool) -> None:
+    """``join`` and ``relay`` take the same options."""
 
-    options = JoinOptions(
-        home=home.expanduser(),
-        peers=_split(peers),
-        model=model,
-        run_file=run,
-        run_id=run_id,
-        invitation=invitation,
-        dht=not no_dht,
-        config_file=config,
-        listen=listen,
-        overrides=tuple(set_ or ()),
-        log_level=log_level,
-        until_stdin_closes=until_stdin_closes,
-    )
-    raise typer.Exit(run_join(options))
+    @app.command(name, help=text)
+    def node(
+        peers: PeersOption = None,
+        model: ModelOption = None,
+        home: HomeOption = DEFAULT_HOME,
+        run: RunOption = None,
+        run_id: RunIdOption = None,
+        invitation: InvitationOption = None,
+        no_dht: NoDhtOption = False,
+        config: ConfigOption = None,
+        listen: ListenOption = None,
+        set_: SetOption = None,
+        log_level: LogLevelOption = "info",
+        until_stdin_closes: LifelineOption = False,
+    ) -> None:
+        from ftis_node.commands.join import JoinOptions, run_join
+
+        options = JoinOptions(
+            home=home.expanduser(),
+            peers=_split(peers),
+            model=model,
+            run=run,
+            run_id=run_id,
+            invitation=invitation,
+            dht=not no_dht,
+            config_file=config,
+            listen=listen,
+            overrides=tuple(set_ or ()),
+            log_level=log_level,
+            until_stdin_closes=until_stdin_closes,
+            trains=trains,
+        )
+        raise typer.Exit(run_join(options))
 
 
-@app.command()
-def relay(
-    peers: PeersOption = None,
-    home: HomeOption = DEFAULT_HOME,
-    run: RunOption = None,
-    run_id: RunIdOption = None,
-    invitation: InvitationOption = None,
-    no_dht: NoDhtOption = False,
-    config: ConfigOption = None,
-    listen: ListenOption = None,
-    set_: SetOption = None,
-    log_level: LogLevelOption = "info",
-    until_stdin_closes: LifelineOption = False,
-) -> None:
-    """Run the network half alone, for a small public machine: a meeting point that passes batches on."""
-    from ftis_node.commands.join import JoinOptions, run_join
-
-    options = JoinOptions(
-        home=home.expanduser(),
-        peers=_split(peers),
-        run_file=run,
-        run_id=run_id,
-        invitation=invitation,
-        dht=not no_dht,
-        config_file=config,
-        listen=listen,
-        overrides=tuple(set_ or ()),
-        log_level=log_level,
-        until_stdin_closes=until_stdin_closes,
-        trains=False,
-    )
-    raise typer.Exit(run_join(options))
+_add_node_command("join", "Run one node in the foreground: train, and exchange samples with peers.", trains=True)
+_add_node_command(
+    "relay",
+    "Run the network half alone, for a small public machine: a meeting point that passes batches on.",
+    trains=False,
+)
 
 
 @app.command()

@@ -134,7 +134,9 @@ class _Node:
             )
         if run is None:
             if not self._peers:
-                raise ConfigError("no run: give --run run.toml to start a swarm, or --peers host:port to join one")
+                raise ConfigError(
+                    "no run: give --peers host:port to join a swarm, or --run (run.toml, builtin:addition) to start one"
+                )
             run = await self._fetch_run()
             if run is None:
                 return None

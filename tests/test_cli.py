@@ -37,7 +37,7 @@ def test_init_writes_files_that_join_and_people_can_read(tmp_path: Path) -> None
 
 RUN = run_toml("test")
 MISTAKES = [
-    ("no run", [], "", "no run: give --run run.toml to start a swarm, or --peers host:port to join one"),
+    ("no run", [], "", "no run: give --peers host:port to join a swarm, or --run"),
     ("unknown key", ["--set", "training.groupsize=3"], "", "training.groupsize"),
     ("did you mean", ["--set", "training.learning_rat=3"], "", "learning_rate"),
     ("wrong type", ["--set", "training.groups_per_step='many'"], "", "training.groups_per_step = 'many'"),
@@ -47,6 +47,7 @@ MISTAKES = [
     ("malformed override", ["--set", "training"], "", "must look like section.key=value"),
     ("address", ["--peers", "nowhere"], "", "--peers: 'nowhere' is not an address"),
     ("port", ["--peers", "host:99999"], "", "the port must be from 1 to 65535"),
+    ("built-in run", ["--run", "builtin:poetry"], "", "allowed are builtin:addition, or a file"),
     ("run id", ["--run-id", "abc"], "", "--run-id: 'abc' is not a run id"),
     ("log level", ["--log-level", "loud"], "", "--log-level: 'loud'"),
     ("no such config", ["--config", "/nowhere/node.toml"], "", "/nowhere/node.toml: can't be read"),

@@ -104,12 +104,12 @@ def test_the_commands_of_the_readme_make_a_swarm_of_two_machines(tmp_path: Path)
     short = " --set training.groups_per_step=4 --set training.torch_threads=1"
     with lab() as machines, contextlib.ExitStack() as stack:
         hosts = {name: machines.host() for name, _ in commands}
-        homes = {name: tmp_path / name for name in hosts}
+        homes = {name: tmp_path / name / ".ftis-node" for name in hosts}
         for name, command in commands:
             line = command.partition("#")[0].replace("FIRST-HOST", hosts["first"].address) + short
             log = stack.enter_context((tmp_path / f"{name}.log").open("w"))
             process = subprocess.Popen(
-                [*hosts[name].prefix, "env", f"HOME={tmp_path}", f"PATH={path}", "sh", "-c", "exec " + line],
+                [*hosts[name].prefix, "env", f"HOME={tmp_path / name}", f"PATH={path}", "sh", "-c", "exec " + line],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             stack.callback(process.wait)

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftis_node.commands.init import run_toml
 from ftis_node.config import NodeConfig, load_node_config
 from ftis_node.config_file import node_toml
 from ftis_node.errors import ConfigError, HomeError
@@ -15,6 +16,7 @@ from ftis_node.types import RunId
 
 log = logging.getLogger(__name__)
 
+BUILTIN_RUN = "builtin:"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -25,7 +27,7 @@ class JoinOptions:
     home: Path
     peers: tuple[str, ...] = ()
     model: str | None = None
-    run_file: Path | None = None
+    run: str | None = None
     run_id: str | None = None
     config_file: Path | None = None
     listen: str | None = None
@@ -43,12 +45,9 @@ def run_join(options: JoinOptions) -> int:
         raise ConfigError(f"--log-level: {options.log_level!r}; allowed are {', '.join(LOG_LEVELS)}")
     set_up_logging("node", options.log_level)
     config = settle_config(options)
-    run_file = options.run_file
-    if run_file is None and (options.home / "run.toml").exists():
-        run_file = options.home / "run.toml"
     node = NodeOptions(
         home=options.home,
-        run_file=run_file,
+        run_file=settle_run_file(options.home, options.run),
         expected_run_id=parse_run_id(options.run_id),
         log_level=options.log_level,
         until_stdin_closes=options.until_stdin_closes,
@@ -82,6 +81,24 @@ def settle_config(options: JoinOptions) -> NodeConfig:
         except OSError as error:
             raise HomeError(f"--home {options.home}: can't be written: {error.strerror}") from error
     return config
+
+
+def settle_run_file(home: Path, run: str | None) -> Path | None:
+    """The file that ``--run`` names, or the one in the home; ``builtin:addition`` is written there first."""
+    own = home / "run.toml"
+    if run is None:
+        return own if own.exists() else None
+    if not run.startswith(BUILTIN_RUN):
+        return Path(run).expanduser()
+    name = run.removeprefix(BUILTIN_RUN)
+    if name != "addition":
+        raise ConfigError(f"--run {run}: allowed are builtin:addition, or a file as `ftis-node init` writes it")
+    text = run_toml(name)
+    if not own.exists():
+        own.write_text(text)
+    elif own.read_text() != text:
+        raise ConfigError(f"--run {run}: {own} is another run; leave --run away, or use another --home")
+    return own
 
 
 def parse_run_id(text: str | None) -> RunId | None:
