@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 SEARCH_SECONDS = 20.0
 PUBLISH_MS = 600_000
 INTRODUCTIONS = 64
+TRIES = 30  # one per search: a clock that is set right within ten minutes is noticed
 CALL_SECONDS = 30.0
 STOP_SECONDS = 5.0
 
@@ -41,6 +42,9 @@ class DhtMember:
         self._report = report
         self._discovery: Discovery | None = None
         self._introductions: asyncio.Queue[tuple[str, ...]] = asyncio.Queue(INTRODUCTIONS)
+        self._failures: dict[tuple[str, ...], int] = {}
+        self._last_failure = ""
+        self._joined = False
         self._published_ms = 0
         self._known_at_publication = -1
         self._state = ""
@@ -80,34 +84,47 @@ class DhtMember:
             return
         everywhere = True
         while True:
-            joined = await self._introduce(self._discovery)
+            met = await self._introduce(self._discovery)
             try:
                 await asyncio.wait_for(self._publish(self._discovery), CALL_SECONDS)
                 found = await asyncio.wait_for(self._discovery.find(everywhere=everywhere), CALL_SECONDS)
             except TimeoutError:
                 log.info("the DHT did not answer within %.0f s", CALL_SECONDS)
             else:
-                everywhere = joined
+                everywhere = met
                 addresses = [
                     (r.peer_id, a.target) for r in found for a in r.addresses if r.peer_id != self._own.peer_id
                 ]
                 await self._database(self._peers.learn_addresses, addresses)
-                if known := self._discovery.nodes_known:
-                    await self._say(f"on, {known} nodes known")
+                await self._say(self._condition(self._discovery.nodes_known))
             if self._introductions.empty():
-                await asyncio.sleep(SEARCH_SECONDS / 20 if joined else SEARCH_SECONDS)
+                await asyncio.sleep(SEARCH_SECONDS / 20 if met else SEARCH_SECONDS)
+
+    def _condition(self, known: int) -> str:
+        """Nodes known say little: others with the right time enter the table of one that they refuse."""
+        if self._last_failure and not self._joined:
+            return f"on, but {self._last_failure}"
+        return f"on, {known} nodes known" if known else "on, nobody known yet"
 
     async def _introduce(self, discovery: Discovery) -> bool:
-        """Join by every neighbour that has come up; whether that worked with one of them."""
-        joined = False
+        """Join by every neighbour that has come up, and by those that refused before; whether one of them took it."""
+        waiting = dict.fromkeys(self._failures)
         while not self._introductions.empty():
-            addresses = self._introductions.get_nowait()
-            try:
-                await asyncio.wait_for(discovery.join(addresses), CALL_SECONDS)
-                joined = True
-            except (DiscoveryError, TimeoutError) as error:
-                await self._say(f"on, but {error or 'a peer does not answer'}")
-        return joined
+            waiting[self._introductions.get_nowait()] = None
+        return any(await asyncio.gather(*(self._join(discovery, addresses) for addresses in waiting)))
+
+    async def _join(self, discovery: Discovery, addresses: tuple[str, ...]) -> bool:
+        try:
+            await asyncio.wait_for(discovery.join(addresses), CALL_SECONDS)
+        except (DiscoveryError, TimeoutError) as error:
+            self._last_failure = str(error) or "a peer does not answer"
+            tries = self._failures.pop(addresses, 0) + 1
+            if tries < TRIES and len(self._failures) < INTRODUCTIONS:
+                self._failures[addresses] = tries
+            return False
+        self._failures.pop(addresses, None)
+        self._joined = True
+        return True
 
     async def _publish(self, discovery: Discovery) -> None:
         if now_ms() - self._published_ms >= PUBLISH_MS or discovery.nodes_known > self._known_at_publication:

@@ -14,7 +14,6 @@ from ftis_node.swarm.session import Neighbour
 from ftis_node.wire.codec import batch_name, encode_batch
 from tests.builders import ALICE, BOB, MALLORY, RUN, group, payload, signed
 
-STARTED_MS = now_ms()
 INSTANCE = b"i" * 16
 NEIGHBOUR = Neighbour(BOB.peer_id, "in", "", "10.0.0.0/24", "", "", ())
 
@@ -25,16 +24,18 @@ class Party:
     def __init__(self, home: Path, *, megabytes: int = 16) -> None:
         self.store = NetworkStore(home)
         self.database = DatabaseThread(self.store)
+        # Not at import: a record of that time may be out of date when a long test run comes here.
+        self.started_ms = now_ms()
         ceilings = CeilingsConfig.model_construct(store_megabytes=megabytes)
-        self.exchange = BatchExchange(self.database, RUN, ALICE, ceilings, b"", STARTED_MS, INSTANCE)
+        self.exchange = BatchExchange(self.database, RUN, ALICE, ceilings, b"", self.started_ms, INSTANCE)
         self.twins = 0
         self.exchange.on_twin = self._count
 
     def _count(self) -> None:
         self.twins += 1
 
-    async def deliver(self, author: Identity, *, created_at_ms: int, epoch: int = STARTED_MS - 5) -> bool:
-        batch = signed(payload(group(3)), author=author, epoch=epoch, created_at_ms=created_at_ms)
+    async def deliver(self, author: Identity, *, created_at_ms: int) -> bool:
+        batch = signed(payload(group(3)), author=author, epoch=self.started_ms - 5, created_at_ms=created_at_ms)
         return await self.exchange.deliver(batch_name(batch.header), encode_batch(batch), NEIGHBOUR)
 
 
@@ -69,7 +70,7 @@ def test_an_own_batch_made_after_this_start_and_not_here_is_a_twins(tmp_path: Pa
 
 def test_an_own_batch_that_was_lost_with_an_older_store_is_no_twins(tmp_path: Path) -> None:
     async def scenario(party: Party) -> None:
-        assert not await party.deliver(ALICE, created_at_ms=STARTED_MS - 1)
+        assert not await party.deliver(ALICE, created_at_ms=party.started_ms - 1)
         assert party.twins == 0
 
     with_party(tmp_path, scenario)
@@ -86,10 +87,10 @@ def test_only_a_later_record_of_another_start_proves_a_twin(tmp_path: Path) -> N
     """Mallory shows this node its own record, an old one, hers, and junk: none of them means anything."""
 
     async def scenario(party: Party) -> None:
-        later = STARTED_MS + 10
+        later = party.started_ms + 10
         for sealed in (
             record_of(ALICE, instance=INSTANCE, created_at_ms=later),
-            record_of(ALICE, instance=b"o" * 16, created_at_ms=STARTED_MS - 10),
+            record_of(ALICE, instance=b"o" * 16, created_at_ms=party.started_ms - 10),
             record_of(MALLORY, instance=b"o" * 16, created_at_ms=later),
             b"junk",
         ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -179,5 +180,7 @@ class Discovery:
 def _explain(error: Exception) -> str:
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "local time must be within" in text:
-        return f"the DHT refuses this node, because its clock and the peer's differ by more than 3 s ({text})"
+        times = re.findall(r"(?:local|peer): ([0-9.]+)", text)
+        seconds = f"{abs(float(times[0]) - float(times[1])):.0f} s apart, " if len(times) == 2 else ""
+        return f"the DHT refuses this node, because its clock and the peer's differ ({seconds}3 s are allowed)"
     return f"the DHT node of the peer can't be reached: {text}"
