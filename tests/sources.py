@@ -34,12 +34,12 @@ class BatchSource:
         self._store.close()
 
 
-def batches_of(home: Path) -> dict[bytes, int]:
+def batches_of(home: Path, *tables: str) -> dict[bytes, int]:
     """The batches that a node holds, its own and others', with the times of their making (ms)."""
     database = open_read_only(home)
     try:
         rows = database.execute(
-            "SELECT name, created_at_ms FROM received UNION SELECT name, created_at_ms FROM published"
+            " UNION ".join(f"SELECT name, created_at_ms FROM {table}" for table in tables or ("received", "published"))
         ).fetchall()
         return {bytes(name): int(created) for name, created in rows}
     finally:

@@ -227,10 +227,10 @@ def test_the_swarm_goes_on_when_every_bootstrap_dies(relays: Relays) -> None:
 
 def test_a_host_whose_clock_is_off_is_a_member_without_the_dht(relays: Relays) -> None:
     """5 s: more than the DHT's 3, less than what batches may have. It says why it isn't in the DHT."""
-    library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
-    if not Path(library).exists():
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if library is None:
         pytest.skip("NOT TESTED HERE, a wrong clock: apt-get install faketime")
-    late = {"LD_PRELOAD": library, "FAKETIME": "-5", "DONT_FAKE_MONOTONIC": "1"}
+    late = {"LD_PRELOAD": str(library), "FAKETIME": "-5", "DONT_FAKE_MONOTONIC": "1"}
     with lab() as machines:
         a, b, wrong = (machines.host() for _ in range(3))
         relays.start(a, dht=True)

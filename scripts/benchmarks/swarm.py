@@ -1,8 +1,8 @@
 """A swarm in one process: how fast batches spread, and what a node pays for it.
 
 Every node is the whole network half (TLS, gRPC, verification, store on disk) without a DHT and without a learner;
-batches of about 16 KiB come out of its outbox every 10 s. Times are from the making of a batch to its commit in
-the receiver's store.
+batches of about 16 KiB come out of its outbox every 10 s, or as often as a second argument says. Times are from the
+making of a batch to its commit in the receiver's store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from ftis_node.swarm.addresses import Address
 from ftis_node.types import Completion, FinishReason, Group, RolloutPayload, SamplingParams
 from ftis_node.wire.codec import encode_payload
 
-INTERVAL_SECONDS, BATCHES, GROUPS, TOKENS = 10.0, 6, 2, 200
+INTERVAL_SECONDS, GROUPS, TOKENS = 10.0, 2, 200
+PUBLISH_SECONDS, MOST_BATCHES = 120.0, 6
 SETTLE_SECONDS, DRAIN_SECONDS = 20.0, 120.0
 HELD_BY = 0.99
 
@@ -80,7 +81,7 @@ async def start(home: Path, run: Run, peers: list[Address], thread: ThreadPoolEx
     return node, Address(address.host, address.port, identity.peer_id)
 
 
-async def publish_forever(node: Node, payloads: list[bytes], run: Run, delay: float) -> None:
+async def publish_all(node: Node, payloads: list[bytes], run: Run, delay: float, interval: float) -> None:
     await asyncio.sleep(delay)
     for number, data in enumerate(payloads):
         created = now_ms()
@@ -88,12 +89,13 @@ async def publish_forever(node: Node, payloads: list[bytes], run: Run, delay: fl
             [(data, GROUPS)], round_number=number, created_at_ms=created, window=run.window(created),
             next_slot=(number + 1) * GROUPS,
         )  # fmt: skip
-        await asyncio.sleep(INTERVAL_SECONDS)
+        await asyncio.sleep(interval)
 
 
-async def scenario(size: int, folder: Path) -> dict[str, float]:
+async def scenario(size: int, interval: float, folder: Path) -> dict[str, float]:
     run, rng = make_run(), random.Random(1)
-    payloads = [payload(number, rng) for number in range(BATCHES)]
+    batches = min(MOST_BATCHES, int(PUBLISH_SECONDS / interval))
+    payloads = [payload(number, rng) for number in range(batches)]
     nodes: list[Node] = []
     thread = store_thread()
     addresses: list[Address] = []
@@ -104,14 +106,14 @@ async def scenario(size: int, folder: Path) -> dict[str, float]:
     await until(lambda: all(len(n.half.gossip.sessions) >= min(8, size - 1) for n in nodes), SETTLE_SECONDS)
     before = totals(nodes)
     used, began = await processor_seconds(thread), time.monotonic()
-    await asyncio.gather(*(publish_forever(node, payloads, run, rng.uniform(0, INTERVAL_SECONDS)) for node in nodes))
-    must_receive = BATCHES * size * (size - 1)
+    await asyncio.gather(*(publish_all(node, payloads, run, rng.uniform(0, interval), interval) for node in nodes))
+    must_receive = batches * size * (size - 1)
     await until(lambda: totals(nodes)["payloads_in"] - before["payloads_in"] >= must_receive, DRAIN_SECONDS)
     await asyncio.sleep(2.0)  # what has come is being stored
     seconds = time.monotonic() - began
     spent = {key: value - used[key] for key, value in (await processor_seconds(thread)).items()}
     moved = {key: value - before[key] for key, value in totals(nodes).items()}
-    delays, missing = delays_of(nodes)
+    delays, missing = delays_of(nodes, batches)
     delays.sort()
     for node in nodes:
         assert node.serving is not None
@@ -121,6 +123,7 @@ async def scenario(size: int, folder: Path) -> dict[str, float]:
     others = spent["all"] - spent["event_loop"] - spent["store"]
     return {
         "nodes": size,
+        "seconds_between_batches": interval,
         "batch_bytes": len(payloads[0]),
         "seconds": seconds,
         "until_99_percent_median_s": statistics.median(delays),
@@ -159,7 +162,7 @@ async def processor_seconds(thread: ThreadPoolExecutor) -> dict[str, float]:
     return {"all": time.process_time(), "event_loop": time.thread_time(), "store": store}
 
 
-def delays_of(nodes: list[Node]) -> tuple[list[float], int]:
+def delays_of(nodes: list[Node], batches: int) -> tuple[list[float], int]:
     """Per batch, seconds until 99 % of the other nodes hold it; and how many copies never came."""
     arrivals: dict[bytes, list[float]] = {}
     for node in nodes:
@@ -168,16 +171,16 @@ def delays_of(nodes: list[Node]) -> tuple[list[float], int]:
             arrivals.setdefault(bytes(name), []).append(delay / 1000)
     others = len(nodes) - 1
     needed = max(1, round(HELD_BY * others))
-    worst = DRAIN_SECONDS + BATCHES * INTERVAL_SECONDS  # counted for those that never came
+    worst = DRAIN_SECONDS + PUBLISH_SECONDS  # counted for those that never came
     delays = [sorted(held)[needed - 1] if len(held) >= needed else worst for held in arrivals.values()]
-    missing = len(nodes) * BATCHES * others - sum(map(len, arrivals.values()))
+    missing = len(nodes) * batches * others - sum(map(len, arrivals.values()))
     return delays, missing
 
 
-def main(size: int) -> None:
+def main(size: int, interval: float) -> None:
     with tempfile.TemporaryDirectory(prefix="ftis-bench-") as folder:
-        print(json.dumps(asyncio.run(scenario(size, Path(folder)))))
+        print(json.dumps(asyncio.run(scenario(size, interval, Path(folder)))))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else INTERVAL_SECONDS)
