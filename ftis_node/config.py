@@ -10,9 +10,9 @@ import difflib
 import math
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from ftis_node.errors import ConfigError
@@ -264,7 +264,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     details = error.errors()
     first = details[0]
-    location = [str(part) for part in first["loc"]]
+    location = _in_the_file([str(part) for part in first["loc"]], model)
     key = ".".join(location)
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         allowed = _keys_at(model, location[:-1])
@@ -277,6 +277,18 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         shown = "" if isinstance(first["input"], dict) or not key else f" = {_short(first['input'])}"
         text = f"{key}{shown}: {message}" if key else message
     return text + (f" (and {len(details) - 1} more)" if len(details) > 1 else "")
+
+
+def _in_the_file(location: list[str], model: type[BaseModel]) -> list[str]:
+    """The location without the tags of unions, which stand in no file."""
+    tags = {
+        (name, tag.tag)
+        for name, field in model.model_fields.items()
+        for choice in get_args(field.annotation)
+        for tag in getattr(choice, "__metadata__", ())
+        if isinstance(tag, Tag)
+    }
+    return location[:1] + location[2:] if tuple(location[:2]) in tags else location
 
 
 def _keys_at(model: type[BaseModel], location: list[str]) -> list[str]:

@@ -74,11 +74,19 @@ def test_what_is_no_invitation(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "membership", ['"closed"', "{ peers = [] }", '{ peers = ["abc"] }', '{ admission_key = "abc" }', "{ }"]
+    ("membership", "named"),
+    [
+        ('"closed"', "membership = 'closed': must be"),
+        ("{ peers = [] }", "membership.peers = []: "),
+        ('{ peers = ["abc"] }', "membership.peers.0 = 'abc': "),
+        ('{ admission_key = "abc" }', "membership.admission_key = 'abc': "),
+        ("{ }", "membership: must be"),
+    ],
 )
-def test_memberships_that_are_none_are_named(membership: str) -> None:
-    with pytest.raises(ConfigError, match="membership"):
+def test_memberships_that_are_none_are_named(membership: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         parse_run(with_membership(run_toml("test"), membership).encode(), source="run.toml")
+    assert named in str(caught.value)
 
 
 def test_invite_makes_a_key_then_invitations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
