@@ -20,6 +20,7 @@ from ftis_node.errors import ConfigError
 Method = Literal["nois", "vis", "tis", "f-nois", "f-vis", "f-tis"]
 KlEstimator = Literal["k3", "k3_forward", "k1_mean", "k1_sum"]
 AdvantageNorm = Literal["std", "none"]
+CrossTokenizer = Literal["all", "positives", "off"]
 
 DEFAULT_K3_THRESHOLD = 50.0
 
@@ -119,6 +120,11 @@ class TrainingConfig(Section):
         default=0, ge=0, le=1000, description="peers that the first round waits for, within collect_timeout"
     )
     learning_rate: float | None = Field(default=None, gt=0, le=1, description="1e-6, with LoRA 1e-4, if not set")
+    cross_tokenizer: CrossTokenizer | None = Field(
+        default=None,
+        description="learn from models with another tokenizer: all, positives (only what is better than its group),"
+        " off; positives if not set, with a vis method off",
+    )
     advantage_norm: AdvantageNorm = Field(default="std", description="divide advantages by the group's std, or none")
     update_epochs: int = Field(default=1, ge=1, le=16, description="optimizer steps on the same batch")
     max_gradient_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
@@ -215,6 +221,18 @@ class NodeConfig(Section):
         if self.training.update_epochs > 1 and self.ftis.method.endswith("vis"):
             raise ValueError("training.update_epochs must be 1 with a 'vis' method")
         return self
+
+    @model_validator(mode="after")
+    def _a_ratio_to_foreign_tokens_has_no_meaning(self) -> Self:
+        if self.ftis.method.endswith("vis") and self.training.cross_tokenizer not in (None, "off"):
+            raise ValueError("training.cross_tokenizer must be 'off' with a 'vis' method: its ratio needs equal tokens")
+        return self
+
+    @property
+    def cross_tokenizer(self) -> CrossTokenizer:
+        """What is learned from foreign tokenizers, the default worked out."""
+        default: CrossTokenizer = "off" if self.ftis.method.endswith("vis") else "positives"
+        return self.training.cross_tokenizer or default
 
 
 def load_node_config(path: Path | None, overrides: tuple[str, ...] = ()) -> NodeConfig:

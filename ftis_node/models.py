@@ -30,6 +30,17 @@ class LoadedModel:
     vocabulary: Vocabulary
     pad_id: int
 
+    @property
+    def positions(self) -> int | None:
+        """Longest sequence that the model has positions for, as its configuration says."""
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return None if limit is None else int(limit)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text without anything around it."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
 
 def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedModel:
     """Load weights and tokenizer, with a fresh adapter if LoRA is on. Raises ModelError in one line.

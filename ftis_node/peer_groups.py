@@ -100,7 +100,7 @@ class PeerGroups:
             checked = check(self._party, row.author, window, payload, index)
             if isinstance(checked, Rejected):
                 verdict = GroupVerdict(index, 0, "rejected", checked.reason.value, checked.detail)
-            elif not checked.same_tokenizer:
+            elif not checked.same_tokenizer and self._config.cross_tokenizer == "off":
                 verdict = GroupVerdict(index, 0, "unusable", "foreign_tokenizer", "the author's tokenizer is another")
             else:
                 self._checked[row.name, index] = checked

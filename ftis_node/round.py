@@ -18,6 +18,7 @@ from ftis_node.rollout.engine import GenerationStats, RolloutEngine
 from ftis_node.rollout.transformers import TransformersEngine
 from ftis_node.tasks.registry import check_task
 from ftis_node.tasks.task import Task
+from ftis_node.training.alignment import Unaligned, align
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.trainer import StepReport, Trainer, default_learning_rate
 from ftis_node.types import Completion, Group, PeerId, RolloutPayload
@@ -116,18 +117,36 @@ def check(party: Party, author: PeerId, window: int, payload: RolloutPayload, in
 def training_group(party: Party, checked: CheckedGroup, origin: str) -> TrainingGroup:
     """The trainer's view of a checked group; ``origin`` is ``"own"`` or the author's hex id."""
     prompt_ids = render_prompt(party.loaded, checked.item.prompt)
+    to_sequence = _same_tokens if checked.same_tokenizer else _foreign_tokens
+    baseline = sum(checked.rewards) / len(checked.rewards)
     return TrainingGroup(
         origin=origin,
         sequences=tuple(
-            TrainingSequence(
-                prompt_ids=prompt_ids,
-                completion_ids=completion.token_ids,
-                behavior_logprobs=completion.behavior_logprobs,
-                reward=reward,
-            )
+            to_sequence(party, prompt_ids, completion, reward, baseline)
             for completion, reward in zip(checked.group.completions, checked.rewards, strict=True)
         ),
     )
+
+
+def _same_tokens(
+    _party: Party, prompt_ids: tuple[int, ...], completion: Completion, reward: float, _baseline: float
+) -> TrainingSequence:
+    return TrainingSequence(prompt_ids, completion.token_ids, completion.behavior_logprobs, reward)
+
+
+def _foreign_tokens(
+    party: Party, prompt_ids: tuple[int, ...], completion: Completion, reward: float, baseline: float
+) -> TrainingSequence:
+    """In own tokens, or without any and with the reason."""
+    if party.config.cross_tokenizer == "positives" and reward < baseline:
+        return TrainingSequence(prompt_ids, (), (), reward, excluded="foreign_negative")
+    loaded = party.loaded
+    aligned = align(completion, tokenize=loaded.tokenize, vocabulary=loaded.vocabulary)
+    if isinstance(aligned, Unaligned):
+        return TrainingSequence(prompt_ids, (), (), reward, excluded=aligned.value)
+    if loaded.positions is not None and len(prompt_ids) + len(aligned.token_ids) > loaded.positions:
+        return TrainingSequence(prompt_ids, (), (), reward, excluded="too_long")
+    return TrainingSequence(prompt_ids, aligned.token_ids, aligned.behavior_logprobs, reward, aligned.chunk_ids)
 
 
 def train(party: Party, groups: Sequence[TrainingGroup]) -> StepReport:

@@ -88,6 +88,7 @@ def _counts(groups: Sequence[GroupReport], arrived: int) -> SequenceCounts:
         trained=sum(group.trained for group in groups),
         filtered=sum(group.filtered for group in groups),
         zero_advantage=sum(group.zero_advantage for group in groups),
+        excluded=dict(Counter(reason for group in groups for reason in group.excluded)),
     )
 
 

@@ -1,14 +1,26 @@
 """A party's round in one process: own samples travel through the codec and come out fit for training."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 
-from ftis_node.config import LoraConfig, ModelConfig, NodeConfig, TrainingConfig
+from ftis_node.config import (
+    CrossTokenizer,
+    FtisConfig,
+    LoraConfig,
+    ModelConfig,
+    NodeConfig,
+    TrainingConfig,
+    load_node_config,
+)
+from ftis_node.errors import ConfigError
 from ftis_node.evaluate import greedy_accuracy, wilson_interval
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.round import OWN, Party, build_party, check, generate, train, training_group
 from ftis_node.tasks.registry import build_task
-from ftis_node.types import PeerId
+from ftis_node.types import Completion, FinishReason, PeerId
 from ftis_node.wire.codec import decode_payload, encode_payload
 from tests.builders import make_run
 
@@ -79,3 +91,50 @@ def test_wilson_intervals() -> None:
     assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
     assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+
+
+@pytest.mark.parametrize(("mode", "excluded"), [("all", set()), ("positives", {"foreign_negative"})])
+def test_groups_of_a_foreign_tokenizer_are_learned_from(mode: CrossTokenizer, excluded: set[str]) -> None:
+    """Their author cuts the same texts into pairs of bytes; here every byte is a token."""
+    mine = party()
+    mine = replace(mine, config=mine.config.model_copy(update={"training": TrainingConfig(cross_tokenizer=mode)}))
+    payload, _ = generate(party("builtin:large-steps"), OTHER, 5, range(24), seed=3)
+    foreign = replace(
+        payload,
+        tokenizer_fingerprint=b"f" * 32,
+        groups=tuple(replace(g, completions=tuple(map(in_pairs, g.completions))) for g in payload.groups),
+    )
+    groups = []
+    for index in range(len(foreign.groups)):
+        checked = check(mine, OTHER, 5, foreign, index)
+        assert isinstance(checked, CheckedGroup)
+        assert not checked.same_tokenizer
+        groups.append(training_group(mine, checked, OTHER.hex()))
+    report = train(mine, groups)
+    assert report.stepped
+    assert sum(group.trained for group in report.groups) > 0
+    reasons = [reason for group in report.groups for reason in group.excluded]
+    assert set(reasons) - {"broken_text"} == excluded  # a sampled text may end within a character
+    for group in report.groups:
+        assert group.sequences == group.trained + group.filtered + group.zero_advantage + len(group.excluded)
+
+
+def in_pairs(completion: Completion) -> Completion:
+    """Two bytes to a token, with the sum of their log-probs."""
+    length, ended = len(completion.text), completion.finish_reason is FinishReason.STOP
+    ends = [*range(0, length, 2), length] if length else [0]
+    sizes = tuple(b - a for a, b in pairwise(ends))
+    sums = tuple(sum(completion.behavior_logprobs[a:b]) for a, b in pairwise(ends))
+    return replace(
+        completion,
+        token_ids=tuple(int.from_bytes(completion.text[a:b]) for a, b in pairwise(ends)) + ((9,) if ended else ()),
+        behavior_logprobs=sums + completion.behavior_logprobs[length:],
+        token_byte_lengths=sizes + ((0,) if ended else ()),
+    )
+
+
+def test_a_vis_method_cannot_learn_from_foreign_tokenizers() -> None:
+    assert NodeConfig(ftis=FtisConfig(method="f-vis")).cross_tokenizer == "off"
+    assert NodeConfig().cross_tokenizer == "positives"
+    with pytest.raises(ConfigError, match=r"training\.cross_tokenizer must be 'off'"):
+        load_node_config(None, ("ftis.method='vis'", "training.cross_tokenizer='all'"))

@@ -118,9 +118,10 @@ def activity_text(status: NodeStatus) -> str:
 
 
 def counts_text(counts: SequenceCounts, arrived: str) -> str:
+    excluded = "".join(f", {count:,} {reason.replace('_', ' ')}" for reason, count in sorted(counts.excluded.items()))
     return (
         f"{counts.arrived:,} sequences {arrived}, {counts.trained:,} trained, {counts.filtered:,} filtered,"
-        f" {counts.zero_advantage:,} without advantage"
+        f" {counts.zero_advantage:,} without advantage{excluded}"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -14,13 +16,15 @@ class SequenceCounts(_Record):
 
     ``arrived`` is generated for own sequences, received and accepted for peers' ones. ``trained``
     counts those that contributed to the gradient; ``filtered`` those that the F-TIS filter dropped;
-    ``zero_advantage`` those of groups with equal rewards.
+    ``zero_advantage`` those of groups with equal rewards; ``excluded``, by reason, those of a foreign tokenizer that
+    could not be aligned or were left out because of it.
     """
 
     arrived: int = 0
     trained: int = 0
     filtered: int = 0
     zero_advantage: int = 0
+    excluded: dict[str, int] = Field(default_factory=dict)
 
     def plus(self, other: SequenceCounts) -> SequenceCounts:
         return SequenceCounts(
@@ -28,6 +32,7 @@ class SequenceCounts(_Record):
             trained=self.trained + other.trained,
             filtered=self.filtered + other.filtered,
             zero_advantage=self.zero_advantage + other.zero_advantage,
+            excluded=dict(Counter(self.excluded) + Counter(other.excluded)),
         )
 
 

@@ -11,13 +11,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TrainingSequence:
-    """One completion to learn from. ``behavior_logprobs`` has one value per completion token."""
+    """One completion to learn from. ``behavior_logprobs`` has one value per completion token.
+
+    With ``chunk_ids`` it comes from a foreign tokenizer (``training.alignment``). One with a reason in ``excluded``
+    has no completion tokens and contributes nothing but its reward to its group's baseline.
+    """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     behavior_logprobs: tuple[float, ...]
     reward: float
     chunk_ids: tuple[int, ...] | None = None
+    excluded: str | None = None
 
     @property
     def length(self) -> int:

@@ -34,7 +34,10 @@ def default_learning_rate(*, lora: bool) -> float:
 
 @dataclass(frozen=True)
 class GroupReport:
-    """What became of one group's sequences; ``divergence`` is the mean over those with A < 0."""
+    """What became of one group's sequences; ``divergence`` is the mean over those with A < 0.
+
+    ``excluded`` holds a reason for each sequence that has an advantage and could not be used.
+    """
 
     origin: str
     sequences: int
@@ -43,6 +46,7 @@ class GroupReport:
     zero_advantage: int
     divergence: float | None
     mean_reward: float
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,11 @@ class Trainer:
     def step(self, groups: Sequence[TrainingGroup]) -> StepReport:
         """Learn from exactly these groups; each counts in the mean, whatever becomes of its sequences."""
         batch = self._lay_out(groups)
-        active = [row for row, advantage in enumerate(batch.advantages.tolist()) if advantage != 0]
+        active = [
+            row
+            for row, advantage in enumerate(batch.advantages.tolist())
+            if advantage != 0 and batch.sequences[row].excluded is None
+        ]
         started = time.monotonic()
         old = self._score_old(batch, active) if self._training.update_epochs > 1 else None
         scored = time.monotonic()
@@ -283,7 +291,8 @@ def _pad(rows: Sequence[Tensor], width: int) -> Tensor:
 
 def _report(index: int, group: TrainingGroup, batch: _Batch, tally: _Tally) -> GroupReport:
     rows = [row for row, (g, _) in enumerate(batch.positions) if g == index]
-    active = [row for row in rows if batch.advantages[row] != 0]
+    with_advantage = [row for row in rows if batch.advantages[row] != 0]
+    active = [row for row in with_advantage if batch.sequences[row].excluded is None]
     kept = sum(tally.keep.get(row, False) for row in active)
     filtered = sum(not tally.keep.get(row, True) for row in active)
     negative = [tally.divergence[row] for row in active if batch.advantages[row] < 0 and row in tally.divergence]
@@ -292,7 +301,8 @@ def _report(index: int, group: TrainingGroup, batch: _Batch, tally: _Tally) -> G
         sequences=len(rows),
         trained=kept,
         filtered=filtered,
-        zero_advantage=len(rows) - len(active),
+        zero_advantage=len(rows) - len(with_advantage),
         divergence=sum(negative) / len(negative) if negative else None,
         mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
+        excluded=tuple(reason for row in with_advantage if (reason := batch.sequences[row].excluded) is not None),
     )
