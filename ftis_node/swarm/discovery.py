@@ -137,6 +137,8 @@ class Discovery:
             await self._node.p2p._client.connect(peer, plain)
             answer = await self._node.protocol.call_ping(peer, validate=True, strict=True)
         except Exception as error:
+            # hivemind, its p2p client and multiaddr have no common base for their errors, and the addresses come from a
+            # peer: none of them may end the loop that calls this, and each is said with its reason.
             raise DiscoveryError(_explain(error)) from error
         if answer is None:
             raise DiscoveryError("the DHT node of the peer does not answer")
