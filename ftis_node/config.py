@@ -195,6 +195,14 @@ class NetworkConfig(Section):
     )
 
 
+class DataConfig(Section):
+    """Where this machine keeps data of tasks. The manifest names them by hash, and never a path."""
+
+    files: dict[str, str] = Field(
+        default_factory=dict, max_length=64, description='files by task, { gsm8k = "train.jsonl" }; else from the hub'
+    )
+
+
 class CeilingsConfig(Section):
     """The most that a fetched manifest may ask of this machine."""
 
@@ -215,6 +223,7 @@ class NodeConfig(Section):
     caps: CapsConfig = CapsConfig()
     network: NetworkConfig = NetworkConfig()
     ceilings: CeilingsConfig = CeilingsConfig()
+    data: DataConfig = DataConfig()
 
     @model_validator(mode="after")
     def _one_forward_pass_needs_one_epoch(self) -> Self:

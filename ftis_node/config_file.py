@@ -30,7 +30,10 @@ def _entries(section: BaseModel | FtisConfig) -> list[tuple[str, Any, Any, str]]
     """(key, value, default, description) of every field."""
     if isinstance(section, BaseModel):
         fields = type(section).model_fields
-        return [(key, getattr(section, key), info.default, info.description or "") for key, info in fields.items()]
+        return [
+            (key, getattr(section, key), info.get_default(call_default_factory=True), info.description or "")
+            for key, info in fields.items()
+        ]
     entries = []
     for field in dataclasses.fields(section):
         info: Any = field.default
@@ -52,4 +55,6 @@ def _toml(value: Any) -> str:
         return "inf"
     if isinstance(value, tuple):
         return json.dumps(list(value))
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False)

@@ -44,3 +44,9 @@ class DiscoveryError(FtisError):
 
 class RolloutError(FtisError):
     """Generation that gives nothing usable."""
+
+
+class TaskError(FtisError):
+    """A task's data that can't be had or read (exit code 2)."""
+
+    exit_code = 2

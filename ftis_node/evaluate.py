@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ftis_node.models import LoadedModel, render_prompt
+from ftis_node.models import LoadedModel
 from ftis_node.rollout.engine import GREEDY, RolloutEngine
+from ftis_node.round import prompt_ids
 from ftis_node.tasks.task import Task
 
 CONFIDENCE_Z = 1.96
@@ -32,7 +33,7 @@ def greedy_accuracy(
     """Answer ``limit`` items, spread evenly over the task, with the most likely tokens."""
     count = min(limit, task.size)
     items = [task.item(index * task.size // count) for index in range(count)]
-    prompts = [render_prompt(loaded, item.prompt) for item in items]
+    prompts = [prompt_ids(loaded, item) for item in items]
     rollouts = engine.generate(prompts, count=1, sampling=GREEDY, max_tokens=max_tokens, seed=0)
     correct = sum(
         task.reward(item, group[0].text.decode("utf-8", "replace")) == 1.0

@@ -25,11 +25,16 @@ MAX_GROUP_SIZE = 1024
 ASSIGNMENT_DOMAIN = b"ftis-node/assignment/1"
 
 
+Scalar = bool | int | float | Annotated[str, Field(max_length=200)]
+Parameter = Scalar | Annotated[tuple[Scalar, ...], Field(max_length=64)]
+"""A parameter of a task: as small as a hostile manifest may make it."""
+
+
 class TaskSpec(Section):
     """One task: its name, its parameters, and the size and hash of the data they give."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9:_.-]{0,63}$")
-    parameters: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=32)
+    parameters: dict[str, Parameter] = Field(default_factory=dict, max_length=32)
     size: int = Field(ge=1, le=10**12)
     data_hash: str = Field(pattern=r"^[0-9a-f]{64}$")
 

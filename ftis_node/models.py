@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from safetensors import SafetensorError
 
 from ftis_node.config import LoraConfig, ModelConfig
@@ -73,16 +74,34 @@ def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedMod
     return LoadedModel(config.name, model, tokenizer, vocabulary, int(pad_id))
 
 
-def render_prompt(loaded: LoadedModel, prompt: str) -> tuple[int, ...]:
-    """Token ids of a task's prompt: through the chat template where there is one, else as it is."""
+def render_prompt(loaded: LoadedModel, prompt: str, *, system: str = "", raw: bool = False) -> tuple[int, ...]:
+    """Token ids of a task's prompt.
+
+    Through the chat template where there is one; for a base model as plain text, in a dialogue if there is a
+    ``system`` text. ``raw`` gives every model the prompt as it is.
+    """
     tokenizer = loaded.tokenizer
-    if tokenizer.chat_template is None:
+    if raw or (tokenizer.chat_template is None and not system):
         return tuple(tokenizer.encode(prompt))
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-    )
+    if tokenizer.chat_template is None:
+        return tuple(tokenizer.encode(f"{system}\n\nUser: {prompt}\nAssistant:"))
     # The template writes the special tokens itself; adding them again would double the first one.
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
+    return tuple(tokenizer.encode(_through_template(tokenizer, prompt, system), add_special_tokens=False))
+
+
+def _through_template(tokenizer: Any, prompt: str, system: str) -> str:
+    user = {"role": "user", "content": prompt}
+    if system:
+        try:
+            return _apply(tokenizer, [{"role": "system", "content": system}, user])
+        except TemplateError:  # some families have no system role, and their templates say so by raising
+            user = {"role": "user", "content": f"{system}\n\n{prompt}"}
+    return _apply(tokenizer, [user])
+
+
+def _apply(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return text
 
 
 def vocabulary_of(tokenizer: Any, *, name: str) -> Vocabulary:

@@ -16,8 +16,8 @@ from ftis_node.manifest import Run
 from ftis_node.models import LoadedModel, load_model, render_prompt
 from ftis_node.rollout.engine import GenerationStats, RolloutEngine
 from ftis_node.rollout.transformers import TransformersEngine
-from ftis_node.tasks.registry import check_task
-from ftis_node.tasks.task import Task
+from ftis_node.tasks.registry import TaskSources, check_task
+from ftis_node.tasks.task import Item, Task
 from ftis_node.training.alignment import Unaligned, align
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.trainer import StepReport, Trainer, default_learning_rate
@@ -40,7 +40,8 @@ class Party:
 
 def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
     """Load the model and the tasks of a run. Raises ModelError, ConfigError."""
-    tasks = {spec.name: check_task(spec) for spec in run.manifest.tasks}
+    sources = TaskSources(files=config.data.files)
+    tasks = {spec.name: check_task(spec, sources) for spec in run.manifest.tasks}
     loaded = load_model(config.model, config.lora, seed=seed)
     rate = config.training.learning_rate
     return Party(
@@ -62,6 +63,11 @@ def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
     )
 
 
+def prompt_ids(loaded: LoadedModel, item: Item) -> tuple[int, ...]:
+    """An item as this model is asked it."""
+    return render_prompt(loaded, item.prompt, system=item.system, raw=item.raw)
+
+
 def generate(
     party: Party, author: PeerId, window: int, slots: Sequence[int], *, seed: int
 ) -> tuple[RolloutPayload, GenerationStats]:
@@ -78,7 +84,7 @@ def generate(
     ]
     sampling = manifest.sampling.params()
     rollouts = party.engine.generate(
-        [render_prompt(party.loaded, item.prompt) for item in items],
+        [prompt_ids(party.loaded, item) for item in items],
         count=manifest.group_sizes[1],
         sampling=sampling,
         max_tokens=manifest.limits.completion_tokens,
@@ -116,37 +122,37 @@ def check(party: Party, author: PeerId, window: int, payload: RolloutPayload, in
 
 def training_group(party: Party, checked: CheckedGroup, origin: str) -> TrainingGroup:
     """The trainer's view of a checked group; ``origin`` is ``"own"`` or the author's hex id."""
-    prompt_ids = render_prompt(party.loaded, checked.item.prompt)
+    prompt = prompt_ids(party.loaded, checked.item)
     to_sequence = _same_tokens if checked.same_tokenizer else _foreign_tokens
     baseline = sum(checked.rewards) / len(checked.rewards)
     return TrainingGroup(
         origin=origin,
         sequences=tuple(
-            to_sequence(party, prompt_ids, completion, reward, baseline)
+            to_sequence(party, prompt, completion, reward, baseline)
             for completion, reward in zip(checked.group.completions, checked.rewards, strict=True)
         ),
     )
 
 
 def _same_tokens(
-    _party: Party, prompt_ids: tuple[int, ...], completion: Completion, reward: float, _baseline: float
+    _party: Party, prompt: tuple[int, ...], completion: Completion, reward: float, _baseline: float
 ) -> TrainingSequence:
-    return TrainingSequence(prompt_ids, completion.token_ids, completion.behavior_logprobs, reward)
+    return TrainingSequence(prompt, completion.token_ids, completion.behavior_logprobs, reward)
 
 
 def _foreign_tokens(
-    party: Party, prompt_ids: tuple[int, ...], completion: Completion, reward: float, baseline: float
+    party: Party, prompt: tuple[int, ...], completion: Completion, reward: float, baseline: float
 ) -> TrainingSequence:
     """In own tokens, or without any and with the reason."""
     if party.config.cross_tokenizer == "positives" and reward < baseline:
-        return TrainingSequence(prompt_ids, (), (), reward, excluded="foreign_negative")
+        return TrainingSequence(prompt, (), (), reward, excluded="foreign_negative")
     loaded = party.loaded
     aligned = align(completion, tokenize=loaded.tokenize, vocabulary=loaded.vocabulary)
     if isinstance(aligned, Unaligned):
-        return TrainingSequence(prompt_ids, (), (), reward, excluded=aligned.value)
-    if loaded.positions is not None and len(prompt_ids) + len(aligned.token_ids) > loaded.positions:
-        return TrainingSequence(prompt_ids, (), (), reward, excluded="too_long")
-    return TrainingSequence(prompt_ids, aligned.token_ids, aligned.behavior_logprobs, reward, aligned.chunk_ids)
+        return TrainingSequence(prompt, (), (), reward, excluded=aligned.value)
+    if loaded.positions is not None and len(prompt) + len(aligned.token_ids) > loaded.positions:
+        return TrainingSequence(prompt, (), (), reward, excluded="too_long")
+    return TrainingSequence(prompt, aligned.token_ids, aligned.behavior_logprobs, reward, aligned.chunk_ids)
 
 
 def train(party: Party, groups: Sequence[TrainingGroup]) -> StepReport:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ftis_node.commands.init import run_toml
 from ftis_node.identity import Identity
 from ftis_node.manifest import Run, parse_run
-from ftis_node.tasks.registry import build_task
+from ftis_node.tasks.registry import TaskSources, build_task
 from ftis_node.types import (
     Completion,
     FinishReason,
@@ -48,7 +48,7 @@ def make_run(
 
 
 RUN = make_run()
-TASKS = {"addition": build_task("addition", {"terms": 3, "largest": 19})}
+TASKS = {"addition": build_task("addition", {"terms": 3, "largest": 19}, TaskSources())}
 
 
 def completion(text: bytes, *, logprob: float = -0.5, stopped: bool = True) -> Completion:

@@ -10,7 +10,7 @@ import pytest
 from ftis_node import __version__
 from ftis_node.commands.init import run_toml
 from ftis_node.manifest import load_run
-from ftis_node.tasks.registry import check_task
+from ftis_node.tasks.registry import TaskSources, check_task
 
 
 def ftis_node(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,7 @@ def test_init_writes_files_that_join_and_people_can_read(tmp_path: Path) -> None
     home = tmp_path / "home"
     done = ftis_node("init", str(home))
     assert done.returncode == 0, done.stderr
-    check_task(load_run(home / "run.toml").manifest.tasks[0])
+    check_task(load_run(home / "run.toml").manifest.tasks[0], TaskSources())
     assert "# groups_per_step = 24" in (home / "node.toml").read_text()
     again = ftis_node("init", str(home))
     assert again.returncode == 1

@@ -19,7 +19,7 @@ from ftis_node.errors import ConfigError
 from ftis_node.evaluate import greedy_accuracy, wilson_interval
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.round import OWN, Party, build_party, check, generate, train, training_group
-from ftis_node.tasks.registry import build_task
+from ftis_node.tasks.registry import TaskSources, build_task
 from ftis_node.types import Completion, FinishReason, PeerId
 from ftis_node.wire.codec import decode_payload, encode_payload
 from tests.builders import make_run
@@ -81,7 +81,7 @@ def test_the_same_seed_draws_the_same_group() -> None:
 
 def test_greedy_accuracy_of_a_builtin_start_is_mediocre() -> None:
     mine = party()
-    task = build_task("addition", {"terms": 3, "largest": 19}, "test")
+    task = build_task("addition:test", {"terms": 3, "largest": 19}, TaskSources())
     result = greedy_accuracy(mine.engine, mine.loaded, task, limit=200, max_tokens=48)
     assert 0.15 < result.accuracy < 0.6
     assert result.low < result.accuracy < result.high

@@ -16,7 +16,7 @@ from ftis_node.rollout.transformers import TransformersEngine
 from ftis_node.status.snapshot import read_status
 from ftis_node.store.reader import StoreReader
 from ftis_node.store.reports import PhaseSeconds, SequenceCounts
-from ftis_node.tasks.registry import build_task
+from ftis_node.tasks.registry import TaskSources, build_task
 from ftis_node.training.checkpoint import load_newest
 from ftis_node.wire.codec import decode_batch, decode_payload
 
@@ -114,7 +114,9 @@ def measure(party: DemoParty, together: Path, alone: Path, *, items: int) -> Nod
 def _accuracies(loaded: LoadedModel, items: int) -> Accuracies:
     engine = TransformersEngine(loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=items)
     near, far = (
-        greedy_accuracy(engine, loaded, build_task("addition", parameters, "test"), limit=items, max_tokens=MAX_TOKENS)
+        greedy_accuracy(
+            engine, loaded, build_task("addition:test", parameters, TaskSources()), limit=items, max_tokens=MAX_TOKENS
+        )
         for parameters in (IN_DISTRIBUTION, OUT_OF_DISTRIBUTION)
     )
     return Accuracies(in_distribution=_accuracy(near), out_of_distribution=_accuracy(far))

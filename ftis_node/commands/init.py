@@ -7,7 +7,7 @@ from pathlib import Path
 from ftis_node.config import NodeConfig
 from ftis_node.config_file import node_toml
 from ftis_node.errors import HomeError
-from ftis_node.tasks.registry import build_task
+from ftis_node.tasks.registry import TaskSources, build_task
 
 _RUN_TOML = """\
 # The run manifest: what everybody in this run has in common. Its hash is the run id, so that a
@@ -52,7 +52,7 @@ quota = 4096
 
 def run_toml(name: str) -> str:
     """A manifest for the built-in addition task."""
-    task = build_task("addition", {"terms": 3, "largest": 19})
+    task = build_task("addition", {"terms": 3, "largest": 19}, TaskSources())
     return _RUN_TOML.format(name=name, size=task.size, data_hash=task.data_hash)
 
 

@@ -68,7 +68,7 @@ class Addition:
 
     def item(self, index: int) -> Item:
         terms = self._terms(self._numbers[index])
-        return Item(prompt="+".join(map(str, terms)) + "=", answer=str(sum(terms)))
+        return Item(prompt="+".join(map(str, terms)) + "=", answer=str(sum(terms)), index=index)
 
     def reward(self, item: Item, completion_text: str) -> float:
         """1 if the final answer is right, else 0."""

@@ -3,28 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar, get_args
 
-from ftis_node.errors import ConfigError
-from ftis_node.manifest import TaskSpec
+from ftis_node.errors import ConfigError, TaskError
+from ftis_node.manifest import Parameter, TaskSpec
 from ftis_node.tasks.addition import Addition
+from ftis_node.tasks.answer_format import MOST_SHOTS, AnswerFormat, FormatName
+from ftis_node.tasks.checker import AnswerChecker
+from ftis_node.tasks.gym import build_gym_task
+from ftis_node.tasks.questions import Questions
+from ftis_node.tasks.sources import questions_from, read_gsm8k, read_math500, read_question
 from ftis_node.tasks.task import Split, Task
 
-TASK_NAMES = ("addition",)
+TASK_NAMES = ("addition", "gsm8k", "math500", "reasoning-gym:GENERATOR", "jsonl:NAME")
+EVALUATION_ONLY = ("math500",)
+TEST_SUFFIX = ":test"
+GYM_PREFIX, FILE_PREFIX = "reasoning-gym:", "jsonl:"
 MOST_SUMS = 2_000_000
+LARGEST_GYM_NUMBER = 10**6
 
-Parameters = Mapping[str, bool | int | float | str]
+Parameters = Mapping[str, Parameter]
+C = TypeVar("C", bound=str)
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 
-def build_task(name: str, parameters: Parameters, split: Split = "train") -> Task:
-    """Raises ConfigError for a task or parameter that doesn't exist, naming what is allowed."""
-    if name != "addition":
-        raise ConfigError(f"task {name!r}: there is no such task; allowed: {', '.join(TASK_NAMES)}")
-    unknown = sorted(set(parameters) - {"terms", "smallest", "largest"})
-    if unknown:
-        raise ConfigError(f"task addition: unknown parameter {unknown[0]!r}; allowed: largest, smallest, terms")
-    terms = _whole_number(parameters, "terms", default=3, low=2, high=8)
-    largest = _whole_number(parameters, "largest", default=19, low=1, high=999)
-    smallest = _whole_number(parameters, "smallest", default=0, low=0, high=largest - 1)
+@dataclass(frozen=True)
+class TaskSources:
+    """What tasks need of this machine: files by task name, and who checks answers."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    checker: AnswerChecker = field(default_factory=AnswerChecker)
+
+
+def build_task(full_name: str, parameters: Parameters, sources: TaskSources) -> Task:
+    """The task ``name`` or ``name:test``.
+
+    Raises ConfigError for a task or parameter that doesn't exist, naming what is allowed; TaskError for data that
+    can't be read.
+    """
+    name = full_name.removesuffix(TEST_SUFFIX)
+    split: Split = "test" if full_name.endswith(TEST_SUFFIX) else "train"
+    if name == "addition":
+        return _addition(parameters, split)
+    if name.startswith(GYM_PREFIX):
+        return _gym(name, parameters, split, sources)
+    if name == "gsm8k" or ((name == "math500" or name.startswith(FILE_PREFIX)) and split == "train"):
+        return _questions(full_name, parameters, sources)
+    raise ConfigError(
+        f"task {full_name!r}: there is no such task; allowed: {', '.join(TASK_NAMES)}, and some with :test"
+    )
+
+
+def check_task(spec: TaskSpec, sources: TaskSources) -> Task:
+    """The task that a manifest names. Raises ConfigError when this node's copy isn't the same data."""
+    if spec.name in EVALUATION_ONLY or spec.name.endswith(TEST_SUFFIX):
+        raise ConfigError(f"task {spec.name}: is for evaluation; a run can't train on it")
+    task = build_task(spec.name, spec.parameters, sources)
+    if task.size != spec.size or task.data_hash != spec.data_hash:
+        raise ConfigError(
+            f"task {spec.name}: the manifest has size = {spec.size}, data_hash = {spec.data_hash!r}; this node's copy"
+            f" has size = {task.size}, data_hash = {task.data_hash!r}"
+        )
+    return task
+
+
+def _addition(parameters: Parameters, split: Split) -> Addition:
+    _refuse_unknown("addition", parameters, {"terms", "smallest", "largest"})
+    terms = _whole_number("addition", parameters, "terms", default=3, low=2, high=8)
+    largest = _whole_number("addition", parameters, "largest", default=19, low=1, high=999)
+    smallest = _whole_number("addition", parameters, "smallest", default=0, low=0, high=largest - 1)
     sums = (largest - smallest + 1) ** terms
     if sums > MOST_SUMS:
         raise ConfigError(
@@ -34,19 +82,62 @@ def build_task(name: str, parameters: Parameters, split: Split = "train") -> Tas
     return Addition(terms=terms, smallest=smallest, largest=largest, split=split)
 
 
-def check_task(spec: TaskSpec) -> Task:
-    """The task that a manifest names. Raises ConfigError when this node's copy isn't the same data."""
-    task = build_task(spec.name, spec.parameters)
-    if task.size != spec.size or task.data_hash != spec.data_hash:
-        raise ConfigError(
-            f"task {spec.name}: the manifest has size = {spec.size}, data_hash = {spec.data_hash!r}; this node's copy"
-            f" has size = {task.size}, data_hash = {task.data_hash!r}"
+def _questions(name: str, parameters: Parameters, sources: TaskSources) -> Questions:
+    is_file = name.startswith(FILE_PREFIX)
+    _refuse_unknown(name, parameters, {"format", "shots", "compare"} if is_file else {"format", "shots"})
+    compare = _choice(name, parameters, "compare", ("math", "text"))
+    format_name, shots = _format(name, parameters)
+    if is_file and name not in sources.files:
+        raise TaskError(
+            f"task {name}: is a file that ftis-node doesn't have; get it from whoever started the run, and say where it"
+            f" lies with --data {name}=FILE"
         )
-    return task
+    read = {"gsm8k": read_gsm8k, "gsm8k:test": read_gsm8k, "math500": read_math500}.get(name, read_question)
+    questions = questions_from(name, sources.files.get(name), read)
+    if len(questions) <= shots:
+        raise TaskError(f"task {name}: has {len(questions)} questions; with shots = {shots} it needs more")
+    # The first ones are the solved examples, and are not asked.
+    answer_format = AnswerFormat(format_name, questions[:shots])
+    return Questions(name, questions[shots:], answer_format, sources.checker, math=compare == "math")
 
 
-def _whole_number(parameters: Parameters, key: str, *, default: int, low: int, high: int) -> int:
+def _gym(name: str, parameters: Parameters, split: Split, sources: TaskSources) -> Task:
+    format_name, shots = _format(name, parameters)
+    seed = _whole_number(name, parameters, "seed", default=0, low=0, high=2**31)
+    for key, value in parameters.items():
+        if key != "seed" and isinstance(value, int | float) and not abs(value) <= LARGEST_GYM_NUMBER:
+            raise ConfigError(f"task {name}: {key} = {value!r}; at most {LARGEST_GYM_NUMBER} is allowed")
+    return build_gym_task(
+        name.removeprefix(GYM_PREFIX),
+        {key: value for key, value in parameters.items() if key not in ("format", "shots", "seed")},
+        seed=seed, format_name=format_name, shots=shots, split=split, checker=sources.checker,
+    )  # fmt: skip
+
+
+def _format(task: str, parameters: Parameters) -> tuple[FormatName, int]:
+    shots = _whole_number(task, parameters, "shots", default=0, low=0, high=MOST_SHOTS)
+    format_name = _choice(task, parameters, "format", FORMATS)
+    if shots and format_name != "plain":
+        raise ConfigError(f'task {task}: shots = {shots} needs format = "plain"')
+    return format_name, shots
+
+
+def _refuse_unknown(task: str, parameters: Parameters, allowed: set[str]) -> None:
+    unknown = sorted(set(parameters) - allowed)
+    if unknown:
+        raise ConfigError(f"task {task}: unknown parameter {unknown[0]!r}; allowed: {', '.join(sorted(allowed))}")
+
+
+def _choice(task: str, parameters: Parameters, key: str, allowed: tuple[C, ...]) -> C:
+    value = parameters.get(key, allowed[0])
+    for choice in allowed:
+        if value == choice:
+            return choice
+    raise ConfigError(f"task {task}: {key} = {value!r}; allowed are {', '.join(allowed)}")
+
+
+def _whole_number(task: str, parameters: Parameters, key: str, *, default: int, low: int, high: int) -> int:
     value = parameters.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"task addition: {key} = {value!r}; allowed are whole numbers from {low} to {high}")
+        raise ConfigError(f"task {task}: {key} = {value!r}; allowed are whole numbers from {low} to {high}")
     return value

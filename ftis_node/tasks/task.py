@@ -9,11 +9,26 @@ Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True, slots=True)
+class Shot:
+    """A solved example that stands before the question."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
-    """One problem. Example: ``Item(prompt="3+14+8=", answer="25")``."""
+    """One problem. Example: ``Item(prompt="3+14+8=", answer="25")``.
+
+    ``system`` goes into a chat template's system message. With ``raw`` the prompt is given to every model as it is,
+    also to one with a chat template. ``index`` is the item's number in its task.
+    """
 
     prompt: str
     answer: str
+    system: str = ""
+    raw: bool = False
+    index: int = 0
 
 
 class Task(Protocol):

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from ftis_node.errors import ConfigError
 from ftis_node.manifest import parse_run
-from ftis_node.tasks.registry import build_task, check_task
+from ftis_node.tasks.registry import TaskSources, build_task, check_task
 from ftis_node.tasks.task import Item
 from tests.builders import RUN
 
-TASK = build_task("addition", {"terms": 3, "largest": 19})
+SOURCES = TaskSources()
+TASK = build_task("addition", {"terms": 3, "largest": 19}, SOURCES)
 ITEM = Item(prompt="3+14+8=", answer="25")
 
 
@@ -39,7 +40,7 @@ def test_any_text_has_a_reward(text: str) -> None:
 
 
 def test_training_and_test_items_are_disjoint_and_together_complete() -> None:
-    test = build_task("addition", {"terms": 3, "largest": 19}, "test")
+    test = build_task("addition:test", {"terms": 3, "largest": 19}, SOURCES)
     train_prompts = {TASK.item(i).prompt for i in range(TASK.size)}
     test_prompts = {test.item(i).prompt for i in range(test.size)}
     assert not train_prompts & test_prompts
@@ -48,16 +49,16 @@ def test_training_and_test_items_are_disjoint_and_together_complete() -> None:
 
 
 def test_a_training_item_of_one_range_is_no_test_item_of_a_larger_one() -> None:
-    far = build_task("addition", {"terms": 3, "largest": 29}, "test")
+    far = build_task("addition:test", {"terms": 3, "largest": 29}, SOURCES)
     train_prompts = {TASK.item(i).prompt for i in range(TASK.size)}
     assert not train_prompts & {far.item(i).prompt for i in range(far.size)}
 
 
 def test_items_and_rewards_do_not_depend_on_the_process() -> None:
     code = (
-        "from ftis_node.tasks.registry import build_task\n"
-        "for split in ('train', 'test'):\n"
-        "    task = build_task('addition', {'terms': 3, 'largest': 19}, split)\n"
+        "from ftis_node.tasks.registry import TaskSources, build_task\n"
+        "for name in ('addition', 'addition:test'):\n"
+        "    task = build_task(name, {'terms': 3, 'largest': 19}, TaskSources())\n"
         "    items = [task.item(i) for i in range(0, task.size, 97)]\n"
         "    print(task.size, task.data_hash, items, [task.reward(item, '25') for item in items])\n"
     )
@@ -83,7 +84,7 @@ def test_items_and_rewards_do_not_depend_on_the_process() -> None:
 )
 def test_bad_parameters_are_named(name: str, parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_task(name, parameters)
+        build_task(name, parameters, SOURCES)
 
 
 def test_a_manifest_with_other_data_is_refused_with_both_values() -> None:
@@ -92,4 +93,4 @@ def test_a_manifest_with_other_data_is_refused_with_both_values() -> None:
     if other.manifest.tasks[0].size == TASK.size:
         pytest.fail("the manifest was not changed")
     with pytest.raises(ConfigError, match=rf"size = {other.manifest.tasks[0].size}.*size = {TASK.size}"):
-        check_task(other.manifest.tasks[0])
+        check_task(other.manifest.tasks[0], SOURCES)

@@ -1,0 +1,65 @@
+"""How a model is asked, and which part of its completion is the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ftis_node.tasks.task import Item, Shot
+
+FormatName = Literal["think", "plain"]
+
+SYSTEM_PROMPT = (
+    "You solve the problem that the user gives you. Think it through step by step between <think> and </think>,"
+    " then write the final answer alone, without units or words around it, between <answer> and </answer>, and"
+    " nothing else:\n<think>your reasoning</think>\n<answer>the answer</answer>"
+)
+LONGEST_COMPLETION = 100_000
+LONGEST_ANSWER = 1_000
+MOST_SHOTS = 16
+
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_BLOCKS = re.compile(r"\s*<think>.*</think>\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """``think`` is the paper's: a system prompt, one ``<think>`` and one ``<answer>`` block, nothing outside.
+
+    ``plain`` is for base and very small models: solved examples and the question as plain text, and the
+    completion's first line is the answer.
+    """
+
+    name: FormatName
+    shots: tuple[Shot, ...] = ()
+
+    def item(self, question: str, answer: str, index: int) -> Item:
+        """The prompt for a question."""
+        if self.name == "think":
+            return Item(question, answer, system=SYSTEM_PROMPT, index=index)
+        solved = "".join(f"{shot.question} {shot.answer}\n" for shot in self.shots)
+        return Item(solved + question, answer, raw=True, index=index)
+
+    def answer_of(self, completion_text: str) -> str | None:
+        """The answer, or None where the form is wrong. Linear in the text."""
+        if len(completion_text) > LONGEST_COMPLETION:
+            return None
+        answer: str | None
+        if self.name == "think":
+            answer = _answer_block(completion_text)
+        else:
+            lines: Sequence[str] = completion_text.strip().splitlines()
+            answer = lines[0] if lines else None
+        if answer is None:
+            return None
+        answer = answer.strip()
+        return answer if answer and len(answer) <= LONGEST_ANSWER else None
+
+
+def _answer_block(text: str) -> str | None:
+    if any(text.count(tag) != 1 for tag in _TAGS):
+        return None
+    match = _BLOCKS.fullmatch(text)
+    return match["answer"] if match else None
