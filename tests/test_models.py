@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.errors import ModelError
-from ftis_node.models import BUILTIN_FOLDER, load_model, render_prompt, vocabulary_of
+from ftis_node.model_files import BUILTIN_FOLDER
+from ftis_node.models import load_model, render_prompt
+from ftis_node.token_bytes import vocabulary_of
+from tests.builders import smollm2
 
 TEXTS = ["Hello, wörld!", "12+7=19", " \n\t", "日本語 🎉", "naïve café"]
 
@@ -154,3 +158,123 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> Non
     bpe().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"its tokenizer has \d+ ids, its embedding 100 rows"):
         load(str(tmp_path))
+
+
+def test_a_folder_without_tokenizer_says_so(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, tokenizer__json=None)
+    with pytest.raises(ModelError, match=r"the folder has no tokenizer \(tokenizer.json\)"):
+        load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/model", "~/nowhere", "nowhere.gguf"])
+def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(name: str) -> None:
+    with pytest.raises(ModelError, match="there is no such folder or GGUF file"):
+        load(name)
+
+
+def test_a_gguf_file_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model.gguf").write_bytes(b"not a model")
+    with pytest.raises(ModelError, match=r"model\.gguf: can't be read as GGUF") as caught:
+        load(str(tmp_path / "model.gguf"))
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache" / "ftis-node" / "gguf").iterdir())
+
+
+def test_weights_that_are_missing_are_never_made_up(tmp_path: Path) -> None:
+    weights = load_file(BUILTIN_FOLDER / "small" / "model.safetensors")
+    name = next(name for name in weights if "layers.0" in name and "mlp" in name)
+    del weights[name]
+    folder = folder_with(tmp_path)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=rf"1 weights are missing .*the first is {name}"):
+        load(str(folder))
+
+
+def model_folder(path: Path, *, eos: str | None = "</s>", tied: bool = True) -> Path:
+    """A random model with a small byte-level BPE tokenizer."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=420, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None, tie_word_embeddings=tied,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer = bpe()
+    tokenizer.eos_token = eos
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_no_end_token_at_all_says_where_one_would_be_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no end-of-sequence token: neither its tokenizer .* names one"):
+        load(str(model_folder(tmp_path, eos=None)))
+
+
+def test_an_end_token_may_come_from_the_generation_configuration(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, eos=None)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 50]}))
+    loaded = load(str(folder))
+    assert loaded.vocabulary.eos_token_ids == (0,), "id 50 is text, and ends nothing"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_and_untied_heads(tmp_path: Path, tied: bool) -> None:
+    loaded = load(str(model_folder(tmp_path, tied=tied)))
+    head, embedding = loaded.model.get_output_embeddings().weight, loaded.model.get_input_embeddings().weight
+    assert (head is embedding) == tied
+
+
+def test_the_end_token_serves_as_padding_where_there_is_none(tmp_path: Path) -> None:
+    loaded = load(str(model_folder(tmp_path)))
+    assert loaded.tokenizer.pad_token_id is None
+    assert loaded.pad_id == loaded.vocabulary.eos_token_ids[0]
+
+
+def test_a_system_text_with_every_kind_of_template() -> None:
+    loaded = load("builtin:small")
+    assert bytes(render_prompt(loaded, "1+2=", system="Add.")) == b"Add.\n\nUser: 1+2=\nAssistant:"
+    assert bytes(render_prompt(loaded, "1+2=", raw=True)) == b"1+2="
+    loaded.tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}:"
+    assert bytes(render_prompt(loaded, "1+2=", system="Add.")) == b"<system>Add.<user>1+2=:"
+    assert bytes(render_prompt(loaded, "1+2=", raw=True)) == b"1+2="
+    loaded.tokenizer.chat_template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}:"
+    )
+    assert bytes(render_prompt(loaded, "1+2=", system="Add.")) == b"<user>Add.\n\n1+2=:"
+
+
+def test_an_adapter_folder_is_its_base_with_the_adapter(tmp_path: Path) -> None:
+    base = model_folder(tmp_path / "base")
+    trained = load(str(base), 4)
+    with torch.no_grad():
+        for name, parameter in trained.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    trained.model.save_pretrained(tmp_path / "adapter")
+    trained.tokenizer.save_pretrained(tmp_path / "adapter")
+    again = load(str(tmp_path / "adapter"))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        expected, actual = trained.model(ids).logits, again.model(ids).logits
+    assert torch.allclose(expected, actual, atol=1e-5)
+    assert all(parameter.requires_grad for parameter in again.model.parameters())
+
+
+@pytest.mark.slow
+def test_a_real_gguf_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SmolLM2-135M: pad is eos, a chat template, a tied head; what is saved loads as any folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    loaded = load(smollm2())
+    assert loaded.pad_id in loaded.vocabulary.eos_token_ids
+    for text in TEXTS:
+        assert loaded.vocabulary.decode(loaded.tokenize(text))[0] == text.encode()
+    prompt = loaded.vocabulary.decode(render_prompt(loaded, "Hi", system="Be kind."))[0]
+    assert prompt == b"system\nBe kind.\nuser\nHi\nassistant\n"
+    (folder,) = (tmp_path / "ftis-node" / "gguf").iterdir()
+    changed = (folder / "config.json").stat().st_mtime_ns
+    load(smollm2())
+    assert (folder / "config.json").stat().st_mtime_ns == changed
+    # A checkpoint of it is an ordinary folder again.
+    loaded.model.save_pretrained(tmp_path / "checkpoint")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from ftis_node.config import FtisConfig
-from ftis_node.models import vocabulary_of
+from ftis_node.token_bytes import vocabulary_of
 from ftis_node.training.alignment import Aligned, Unaligned, align, chunk_ids
 from ftis_node.training.ftis import LossInputs, ftis_loss
 from ftis_node.types import Completion, FinishReason
