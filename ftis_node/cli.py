@@ -29,7 +29,8 @@ PeersOption = Annotated[
     typer.Option("--peers", help=r"Nodes to dial: \[peer-id@]host:port, separated by commas."),
 ]
 ModelOption = Annotated[
-    str | None, typer.Option("--model", help="builtin:NAME, a local folder, or a hub id; a relay needs none.")
+    str | None,
+    typer.Option("--model", help="builtin:NAME, a local folder, a GGUF file, or a hub id; a relay needs none."),
 ]
 RunOption = Annotated[
     str | None, typer.Option("--run", help="run.toml of the swarm to start or join; or builtin:addition.")
@@ -38,6 +39,13 @@ RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run
 NoDhtOption = Annotated[bool, typer.Option("--no-dht", help="Find peers by peer exchange alone.")]
 InvitationOption = Annotated[
     str | None, typer.Option("--invitation", help="Where the run is by invitation; needed once.")
+]
+RevisionOption = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.")]
+DtypeOption = Annotated[str | None, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option("--data", metavar="TASK=FILE", help="Where this machine has a task's data; else from the hub."),
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
 ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
@@ -70,6 +78,10 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
     def node(
         peers: PeersOption = None,
         model: ModelOption = None,
+        revision: RevisionOption = None,
+        dtype: DtypeOption = None,
+        device: DeviceOption = None,
+        data: DataOption = None,
         home: HomeOption = DEFAULT_HOME,
         run: RunOption = None,
         run_id: RunIdOption = None,
@@ -87,6 +99,10 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
             home=home.expanduser(),
             peers=_split(peers),
             model=model,
+            revision=revision,
+            dtype=dtype,
+            device=device,
+            data=_files(data),
             run=run,
             run_id=run_id,
             invitation=invitation,
@@ -133,12 +149,79 @@ def invite(
     raise typer.Exit(run_invite(key, run_file=run, days=days))
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[str, typer.Option("--model", help="builtin:NAME, a local folder, a GGUF file, or a hub id.")],
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task",
+            help="gsm8k:test, math500, jsonl:FILE, reasoning-gym:GENERATOR:test, addition:test, …",
+        ),
+    ],
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Items, spread evenly over the task.")] = 500,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest completion.")] = 512,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Completions made at the same time.")] = 64,
+    output: Annotated[Path, typer.Option("--output", help="Where results.json and completions.txt go.")] = Path(
+        "eval-output"
+    ),
+    parameters: Annotated[
+        list[str] | None, typer.Option("--parameter", metavar="KEY=VALUE", help="Of the task, as in run.toml.")
+    ] = None,
+    data: DataOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Greedy pass@1 of a model on a task, with a confidence interval and the completions to read."""
+    from ftis_node.commands.evaluate import EvalOptions, run_eval
+    from ftis_node.commands.task_options import model_options, parameters_of, task_option
+
+    name, files = task_option(task, _files(data))
+    options = EvalOptions(
+        model=model_options(model, revision=revision, dtype=dtype, device=device),
+        task=name,
+        parameters=parameters_of(parameters or []),
+        files=files,
+        limit=limit,
+        max_tokens=max_tokens,
+        batch=batch,
+        output=output,
+        as_json=json,
+    )
+    raise typer.Exit(run_eval(options))
+
+
 @app.command()
-def init(directory: Annotated[Path, typer.Argument(help="Becomes the --home of a node.")]) -> None:
+def export(
+    directory: Annotated[Path, typer.Argument(help="The model folder to write.")],
+    home: HomeOption = DEFAULT_HOME,
+    merge: Annotated[bool, typer.Option("--merge", help="Whole weights where the node trains an adapter.")] = False,
+) -> None:
+    """Write the trained model as a folder that transformers, PEFT and vLLM load as it is."""
+    from ftis_node.commands.export import run_export
+
+    raise typer.Exit(run_export(home.expanduser(), directory, merge=merge))
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Becomes the --home of a node.")],
+    task: Annotated[
+        str, typer.Option("--task", help="addition, gsm8k, reasoning-gym:GENERATOR, or jsonl:FILE.")
+    ] = "addition",
+    parameters: Annotated[
+        list[str] | None, typer.Option("--parameter", metavar="KEY=VALUE", help="Of the task, as in run.toml.")
+    ] = None,
+    data: DataOption = None,
+) -> None:
     """Write a commented run.toml and node.toml to start from."""
     from ftis_node.commands.init import run_init
+    from ftis_node.commands.task_options import parameters_of, task_option
 
-    raise typer.Exit(run_init(directory))
+    name, files = task_option(task, _files(data))
+    raise typer.Exit(run_init(directory, task=name, parameters=parameters_of(parameters or []), files=files))
 
 
 @app.command()
@@ -149,6 +232,19 @@ def version() -> None:
 
 def _split(peers: list[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for text in peers or () for part in text.split(",") if part.strip())
+
+
+def _files(data: list[str] | None) -> dict[str, str]:
+    """``TASK=FILE`` options; a task's name holds no equals sign."""
+    from ftis_node.errors import ConfigError
+
+    files = {}
+    for text in data or ():
+        task, separator, file = text.partition("=")
+        if not separator or not task or not file:
+            raise ConfigError(f"--data {text}: must look like TASK=FILE, for example gsm8k=train.jsonl")
+        files[task] = str(Path(file).expanduser().absolute())
+    return files
 
 
 def main() -> None:

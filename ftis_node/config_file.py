@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -47,14 +48,19 @@ def _line(key: str, value: Any, default: Any, description: str) -> str:
     if value is None:
         return f"# {key} =  # (not set) {description}\n"
     comment = "# " if value == default else ""
-    return f"{comment}{key} = {_toml(value)}  # {description}\n"
+    return f"{comment}{key} = {toml_value(value)}  # {description}\n"
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as it stands in a file, on one line."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"
     if isinstance(value, tuple):
         return json.dumps(list(value))
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {toml_value(inner)}" for key, inner in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -1,16 +1,33 @@
-"""Greedy pass@1 on test items."""
+"""Greedy pass@1 on items of a task."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ftis_node.errors import ModelError
 from ftis_node.models import LoadedModel
 from ftis_node.rollout.engine import GREEDY, RolloutEngine
 from ftis_node.round import prompt_ids
 from ftis_node.tasks.task import Task
+from ftis_node.types import FinishReason
 
 CONFIDENCE_Z = 1.96
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One item with what the model said to it. ``prompt_tokens`` and ``completion_tokens`` are counts."""
+
+    index: int
+    prompt: str
+    expected: str
+    completion: str
+    right: bool
+    prompt_tokens: int
+    completion_tokens: int
+    finished: bool
 
 
 @dataclass(frozen=True)
@@ -21,6 +38,7 @@ class Evaluation:
     total: int
     low: float
     high: float
+    answers: tuple[Answer, ...]
 
     @property
     def accuracy(self) -> float:
@@ -28,18 +46,52 @@ class Evaluation:
 
 
 def greedy_accuracy(
-    engine: RolloutEngine, loaded: LoadedModel, task: Task, *, limit: int, max_tokens: int
-) -> Evaluation:
-    """Answer ``limit`` items, spread evenly over the task, with the most likely tokens."""
+    engine: RolloutEngine, loaded: LoadedModel, task: Task, *, limit: int, max_tokens: int, batch: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:  # fmt: skip
+    """Answer ``limit`` items, spread evenly over the task, with the most likely tokens.
+
+    ``batch`` prompts are answered at a time (all at once if not given); ``progress`` is told (done, right) after each.
+    """
     count = min(limit, task.size)
-    items = [task.item(index * task.size // count) for index in range(count)]
+    indices = [index * task.size // count for index in range(count)]
+    answers: list[Answer] = []
+    for first in range(0, count, batch or count):
+        answers += _answer(engine, loaded, task, indices[first : first + (batch or count)], max_tokens)
+        if progress is not None:
+            progress(len(answers), sum(answer.right for answer in answers))
+    correct = sum(answer.right for answer in answers)
+    return Evaluation(correct, count, *wilson_interval(correct, count), tuple(answers))
+
+
+def _answer(
+    engine: RolloutEngine, loaded: LoadedModel, task: Task, indices: list[int], max_tokens: int
+) -> list[Answer]:
+    items = [task.item(index) for index in indices]
     prompts = [prompt_ids(loaded, item) for item in items]
+    for index, prompt in zip(indices, prompts, strict=True):
+        if loaded.positions is not None and len(prompt) + max_tokens > loaded.positions:
+            raise ModelError(
+                f"{task.name}: item {index} has a prompt of {len(prompt)} tokens; with {max_tokens} new ones it is"
+                f" longer than the {loaded.positions} positions of {loaded.name}: lower --max-tokens"
+            )
     rollouts = engine.generate(prompts, count=1, sampling=GREEDY, max_tokens=max_tokens, seed=0)
-    correct = sum(
-        task.reward(item, group[0].text.decode("utf-8", "replace")) == 1.0
-        for item, group in zip(items, rollouts.completions, strict=True)
-    )
-    return Evaluation(correct, count, *wilson_interval(correct, count))
+    answers = []
+    for index, item, prompt, (completion,) in zip(indices, items, prompts, rollouts.completions, strict=True):
+        text = completion.text.decode("utf-8", "replace")
+        answers.append(
+            Answer(
+                index=index,
+                prompt=item.prompt,
+                expected=item.answer,
+                completion=text,
+                right=task.reward(item, text) == 1.0,
+                prompt_tokens=len(prompt),
+                completion_tokens=len(completion.token_ids),
+                finished=completion.finish_reason is FinishReason.STOP,
+            )
+        )
+    return answers
 
 
 def wilson_interval(correct: int, total: int) -> tuple[float, float]:

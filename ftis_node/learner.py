@@ -229,6 +229,7 @@ class Learner:
             save_checkpoint(
                 self._checkpoints,
                 model=self._party.loaded.model,
+                tokenizer=self._party.loaded.tokenizer,
                 optimizer_state=self._party.trainer.state_dict(),
                 progress=CheckpointProgress(round_number=self._round),
             )

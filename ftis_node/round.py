@@ -5,6 +5,7 @@ The learner process and the simulation both call these, so that what is studied 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from ftis_node.training.alignment import Unaligned, align
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.trainer import StepReport, Trainer, default_learning_rate
 from ftis_node.types import Completion, Group, PeerId, RolloutPayload
+
+log = logging.getLogger(__name__)
 
 OWN = "own"
 
@@ -73,34 +76,58 @@ def generate(
 ) -> tuple[RolloutPayload, GenerationStats]:
     """Sample one group for each assignment slot of this party.
 
-    A group with a completion that can't be published is left out: one of no tokens (an id that the
-    tokenizer doesn't know came first), or one whose log-probs are not finite.
+    A slot whose prompt is too long for this model is left out, and so is a group with a completion that can't be
+    published: one of no tokens (an id that the tokenizer doesn't know came first), or one whose log-probs are not
+    finite.
     """
     run, manifest = party.run, party.run.manifest
-    specs = [run.task_for_slot(slot) for slot in slots]
-    items = [
-        party.tasks[spec.name].item(run.assigned_index(author, window, slot))
-        for spec, slot in zip(specs, slots, strict=True)
-    ]
+    prompts = {slot: _assigned_prompt(party, author, window, slot) for slot in slots}
+    usable = {slot: prompt for slot, prompt in prompts.items() if _fits(party, prompt)}
+    if len(usable) < len(prompts):
+        longest = max(len(prompt) for slot, prompt in prompts.items() if slot not in usable)
+        log.warning(
+            "%d of %d prompts are too long for this model or run and are left out (the longest has %d tokens, %d are"
+            " allowed)", len(prompts) - len(usable), len(prompts), longest, _longest_prompt(party),
+        )  # fmt: skip
     sampling = manifest.sampling.params()
     rollouts = party.engine.generate(
-        [prompt_ids(party.loaded, item) for item in items],
+        list(usable.values()),
         count=manifest.group_sizes[1],
         sampling=sampling,
         max_tokens=manifest.limits.completion_tokens,
         seed=seed,
     )
-    groups = zip(specs, slots, rollouts.completions, strict=True)
+    groups = zip(usable, rollouts.completions, strict=True)
     payload = RolloutPayload(
         model=party.config.model.name,
         tokenizer_fingerprint=party.loaded.vocabulary.fingerprint,
         eos_token_ids=party.loaded.vocabulary.eos_token_ids,
         sampling=sampling,
         groups=tuple(
-            Group(spec.name, slot, members) for spec, slot, members in groups if all(map(_publishable, members))
+            Group(run.task_for_slot(slot).name, slot, members)
+            for slot, members in groups
+            if all(map(_publishable, members))
         ),
     )
     return payload, rollouts.stats
+
+
+def _assigned_prompt(party: Party, author: PeerId, window: int, slot: int) -> tuple[int, ...]:
+    task = party.tasks[party.run.task_for_slot(slot).name]
+    return prompt_ids(party.loaded, task.item(party.run.assigned_index(author, window, slot)))
+
+
+def _longest_prompt(party: Party) -> int:
+    """In tokens: as the run allows, and so that a whole completion has positions behind it."""
+    limits = party.run.manifest.limits
+    positions = party.loaded.positions
+    if positions is None:
+        return limits.prompt_tokens
+    return min(limits.prompt_tokens, positions - limits.completion_tokens)
+
+
+def _fits(party: Party, prompt: tuple[int, ...]) -> bool:
+    return 0 < len(prompt) <= _longest_prompt(party)
 
 
 def _publishable(completion: Completion) -> bool:
@@ -134,9 +161,16 @@ def training_group(party: Party, checked: CheckedGroup, origin: str) -> Training
     )
 
 
+def _beyond_positions(party: Party, prompt: tuple[int, ...], completion: tuple[int, ...]) -> bool:
+    positions = party.loaded.positions
+    return positions is not None and len(prompt) + len(completion) > positions
+
+
 def _same_tokens(
-    _party: Party, prompt: tuple[int, ...], completion: Completion, reward: float, _baseline: float
+    party: Party, prompt: tuple[int, ...], completion: Completion, reward: float, _baseline: float
 ) -> TrainingSequence:
+    if _beyond_positions(party, prompt, completion.token_ids):
+        return TrainingSequence(prompt, (), (), reward, excluded="too_long")
     return TrainingSequence(prompt, completion.token_ids, completion.behavior_logprobs, reward)
 
 
@@ -150,7 +184,7 @@ def _foreign_tokens(
     aligned = align(completion, tokenize=loaded.tokenize, vocabulary=loaded.vocabulary)
     if isinstance(aligned, Unaligned):
         return TrainingSequence(prompt, (), (), reward, excluded=aligned.value)
-    if loaded.positions is not None and len(prompt) + len(aligned.token_ids) > loaded.positions:
+    if _beyond_positions(party, prompt, aligned.token_ids):
         return TrainingSequence(prompt, (), (), reward, excluded="too_long")
     return TrainingSequence(prompt, aligned.token_ids, aligned.behavior_logprobs, reward, aligned.chunk_ids)
 

@@ -1,5 +1,6 @@
 """The command line as a user meets it: every mistake is one line, exit code 2, no traceback."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import pytest
 
 from ftis_node import __version__
 from ftis_node.commands.init import run_toml
+from ftis_node.config import load_node_config
 from ftis_node.manifest import load_run
 from ftis_node.tasks.registry import TaskSources, check_task
+
+QUESTIONS = Path(__file__).parent / "data" / "questions.jsonl"
 
 
 def ftis_node(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -33,6 +37,50 @@ def test_init_writes_files_that_join_and_people_can_read(tmp_path: Path) -> None
     again = ftis_node("init", str(home))
     assert again.returncode == 1
     assert "exists already and is not overwritten" in again.stderr
+
+
+def test_init_for_a_file_of_questions(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    done = ftis_node("init", str(home), "--task", f"jsonl:{QUESTIONS}", "--parameter", "format=plain")
+    assert done.returncode == 0, done.stderr
+    config = load_node_config(home / "node.toml")
+    spec = load_run(home / "run.toml").manifest.tasks[0]
+    assert spec.name == "jsonl:questions"
+    assert str(QUESTIONS) not in (home / "run.toml").read_text(), "a manifest names no path"
+    check_task(spec, TaskSources(files=config.data.files))
+
+
+def test_eval_ends_with_figures_and_completions_to_read(tmp_path: Path) -> None:
+    arguments = ["--model", "builtin:small", "--task", "addition:test", "--limit", "30", "--max-tokens", "24"]
+    done = ftis_node("eval", *arguments, "--output", str(tmp_path / "out"), "--json", "--batch", "16")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["total"] == 30
+    assert summary["low"] <= summary["accuracy"] <= summary["high"]
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert sum(answer["right"] for answer in results["answers"]) == summary["correct"] > 0
+    assert "right (expected " in (tmp_path / "out" / "completions.txt").read_text()
+    people = ftis_node("eval", *arguments, "--output", str(tmp_path / "out"))
+    assert f"({summary['correct']} of 30), 95 % interval" in people.stdout, "greedy: the same every time, in any batch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "gsm9k"], "task 'gsm9k': there is no such task"),
+        (["--task", "jsonl:/nowhere/q.jsonl"], "/nowhere/q.jsonl: can't be read: No such file"),
+        (["--task", "gsm8k:test", "--data", "gsm8k"], "--data gsm8k: must look like TASK=FILE"),
+        (["--task", "addition", "--parameter", "terms"], "--parameter terms: must look like KEY=VALUE"),
+        (["--task", "addition", "--parameter", "terms=99"], "terms = 99; allowed are whole numbers from 2 to 8"),
+        (["--task", "addition", "--device", "tpu"], "device = 'tpu'"),
+        (["--task", "addition", "--max-tokens", "5000"], "lower --max-tokens"),
+    ],
+)
+def test_what_eval_can_not_use_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = ftis_node("eval", "--model", "builtin:small", "--output", str(tmp_path / "out"), *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 RUN = run_toml("test")

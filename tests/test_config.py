@@ -46,6 +46,7 @@ def test_vis_takes_one_epoch() -> None:
         (),
         ("ftis.truncation=inf", 'lora.targets=["q_proj"]', "training.seed=3", "lora.rank=8"),
         ("ftis.kl_estimator=k1_sum", "ftis.kl_threshold=3.5", 'model.name="with \\"quotes\\""'),
+        ('data.files={ gsm8k = "/a b.jsonl", "gsm8k:test" = "/c.jsonl" }',),
         ('network.peers=["a:1", "[::1]:2"]', "training.learning_rate=1e-5"),
     ],
 )

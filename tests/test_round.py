@@ -138,3 +138,37 @@ def test_a_vis_method_cannot_learn_from_foreign_tokenizers() -> None:
     assert NodeConfig().cross_tokenizer == "positives"
     with pytest.raises(ConfigError, match=r"training\.cross_tokenizer must be 'off'"):
         load_node_config(None, ("ftis.method='vis'", "training.cross_tokenizer='all'"))
+
+
+def test_prompts_that_are_too_long_are_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    """The run allows 64 tokens, but this model has positions for 60 only, and a completion may take 48 of them."""
+    mine = party()
+    mine.loaded.model.config.max_position_embeddings = 48 + 7
+    payload, _ = generate(mine, ME, 5, range(16), seed=3)
+    kept = [group.slot for group in payload.groups]
+    assert 0 < len(kept) < 16
+    for slot in range(16):
+        item = mine.tasks["addition"].item(RUN.assigned_index(ME, 5, slot))
+        assert (slot in kept) == (len(item.prompt) <= 7)
+    assert "are left out (the longest has" in caplog.text
+    # The same prompts from a peer with more positions can't be scored here; they keep their group's baseline.
+    theirs, _ = generate(party(), ME, 5, range(16), seed=3)
+    mine.loaded.model.config.max_position_embeddings = 8
+    checked = check(mine, ME, 5, theirs, 0)
+    assert isinstance(checked, CheckedGroup)
+    group = training_group(mine, checked, OTHER.hex())
+    assert {sequence.excluded for sequence in group.sequences} == {"too_long"}
+
+
+def test_a_completion_of_nothing_but_the_end_token_is_an_answer_that_is_wrong() -> None:
+    mine = party()
+    payload, _ = generate(mine, ME, 5, range(1), seed=3)
+    (end,) = mine.loaded.vocabulary.eos_token_ids
+    empty = Completion((end,), (-0.5,), b"", (0,), FinishReason.STOP)
+    first = payload.groups[0]
+    changed = replace(payload, groups=(replace(first, completions=(empty, *first.completions[1:])),))
+    checked = check(mine, ME, 5, decode_payload(encode_payload(changed)), 0)
+    assert isinstance(checked, CheckedGroup)
+    assert checked.rewards[0] == 0.0
+    step = train(mine, [training_group(mine, checked, OWN)])
+    assert not step.offending

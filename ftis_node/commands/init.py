@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from ftis_node.config import NodeConfig
-from ftis_node.config_file import node_toml
+from ftis_node.config import DataConfig, NodeConfig
+from ftis_node.config_file import node_toml, toml_value
 from ftis_node.errors import HomeError
-from ftis_node.tasks.registry import TaskSources, build_task
+from ftis_node.manifest import TaskSpec
+from ftis_node.tasks.registry import Parameters, TaskSources, build_task, check_task
 
 _RUN_TOML = """\
 # The run manifest: what everybody in this run has in common. Its hash is the run id, so that a
@@ -25,8 +27,8 @@ group_size = 8
 # Prompts are taken from these tasks in turn. size and data_hash make sure that everybody has the
 # same data; a node that finds other values prints its own.
 [[tasks]]
-name = "addition"
-parameters = {{ terms = 3, largest = 19 }}
+name = {task}
+parameters = {parameters}
 size = {size}
 data_hash = "{data_hash}"
 
@@ -38,8 +40,8 @@ top_k = 0
 
 # Tokens of a prompt and of a completion; how long a batch may be used after it was made.
 [limits]
-prompt_tokens = 64
-completion_tokens = 48
+prompt_tokens = {prompt_tokens}
+completion_tokens = {completion_tokens}
 max_age_seconds = 1800
 clock_skew_seconds = 30
 
@@ -50,21 +52,38 @@ quota = 4096
 """
 
 
-def run_toml(name: str) -> str:
-    """A manifest for the built-in addition task."""
-    task = build_task("addition", {"terms": 3, "largest": 19}, TaskSources())
-    return _RUN_TOML.format(name=name, size=task.size, data_hash=task.data_hash)
+def run_toml(
+    name: str, task_name: str = "addition", parameters: Parameters | None = None, sources: TaskSources | None = None
+) -> str:
+    """A manifest for one task. Raises ConfigError, TaskError."""
+    if task_name == "addition" and not parameters:
+        parameters = {"terms": 3, "largest": 19}
+    task = build_task(task_name, parameters or {}, sources or TaskSources())
+    spec = TaskSpec(name=task_name, parameters=dict(parameters or {}), size=task.size, data_hash=task.data_hash)
+    check_task(spec, sources or TaskSources())
+    return _RUN_TOML.format(
+        name=name,
+        task=toml_value(task_name),
+        parameters=toml_value(spec.parameters),
+        size=task.size,
+        data_hash=task.data_hash,
+        prompt_tokens=64 if task_name == "addition" else 1024,
+        completion_tokens=48 if task_name == "addition" else 1024,
+    )
 
 
-def run_init(directory: Path) -> int:
-    """Write both files; refuses to overwrite. Raises HomeError."""
-    files = {"run.toml": run_toml("addition"), "node.toml": node_toml(NodeConfig())}
-    for name in files:
+def run_init(directory: Path, *, task: str, parameters: Parameters, files: dict[str, str]) -> int:
+    """Write both files; refuses to overwrite. Raises FtisError."""
+    sources = TaskSources(files=files)
+    name = re.sub(r"[^A-Za-z0-9 _.-]+", "-", task)
+    config = NodeConfig(data=DataConfig(files=files))
+    files_to_write = {"run.toml": run_toml(name, task, parameters, sources), "node.toml": node_toml(config)}
+    for name in files_to_write:
         if (directory / name).exists():
             raise HomeError(f"{directory / name}: exists already and is not overwritten")
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name, text in files.items():
+        for name, text in files_to_write.items():
             (directory / name).write_text(text)
     except OSError as error:
         raise HomeError(f"{directory}: can't be written: {error.strerror}") from error

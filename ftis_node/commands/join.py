@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftis_node.commands.init import run_toml
@@ -27,6 +28,10 @@ class JoinOptions:
     home: Path
     peers: tuple[str, ...] = ()
     model: str | None = None
+    revision: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
     run: str | None = None
     run_id: str | None = None
     config_file: Path | None = None
@@ -65,10 +70,18 @@ def settle_config(options: JoinOptions) -> NodeConfig:
     stored = options.home / "node.toml"
     path = options.config_file or (stored if stored.exists() else None)
     overrides = list(options.overrides)
-    if options.model is not None:
-        overrides.append(f"model.name={_quoted(options.model)}")
-    if options.listen is not None:
-        overrides.append(f"network.listen={_quoted(options.listen)}")
+    for key, value in (
+        ("model.name", options.model),
+        ("model.revision", options.revision),
+        ("model.dtype", options.dtype),
+        ("model.device", options.device),
+        ("network.listen", options.listen),
+    ):
+        if value is not None:
+            overrides.append(f"{key}={_quoted(value)}")
+    if options.data:
+        files = ", ".join(f"{_quoted(task)} = {_quoted(file)}" for task, file in options.data.items())
+        overrides.append(f"data.files={{ {files} }}")
     if not options.dht:
         overrides.append('network.dht="off"')
     if options.peers:

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder ``round-00000012``::
 
-    model/           what ``save_pretrained`` writes: loads with transformers, peft and vLLM as it is
+    model/           what ``save_pretrained`` writes, with the tokenizer: loads in transformers, peft and vLLM as it is
     optimizer.pt     optimizer state (tensors and numbers only)
     manifest.json    round, what was trained, and the SHA-256 of every other file
     manifest.sha256  the manifest's own
@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class Restored:
 
 
 def save_checkpoint(
-    directory: Path, *, model: Any, optimizer_state: dict[str, Any], progress: CheckpointProgress
+    directory: Path, *, model: Any, optimizer_state: dict[str, Any], progress: CheckpointProgress, tokenizer: Any = None
 ) -> Path:
     """Write a checkpoint and drop the oldest beyond ``KEPT``; durable when this returns. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -70,6 +71,8 @@ def save_checkpoint(
     name = f"round-{progress.round_number:08d}"
     writing = directory / f"{TEMPORARY_PREFIX}{name}"
     model.save_pretrained(writing / "model", safe_serialization=True)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(writing / "model")
     torch.save(optimizer_state, writing / "optimizer.pt")
     files = sorted(path for path in writing.rglob("*") if path.is_file())
     manifest = _Manifest(
@@ -98,13 +101,7 @@ def load_newest(directory: Path, *, model: Any) -> Restored | None:
     A damaged one is passed over with a warning. Raises CheckpointError when all are damaged, or when
     the newest belongs to another model or another choice of trained weights.
     """
-    found = _found(directory)
-    for folder in found:
-        try:
-            manifest = _verify(folder)
-        except (OSError, ValueError) as error:
-            log.warning("checkpoint %s is damaged (%s); trying the one before", folder, error)
-            continue
+    for folder, manifest in _whole(directory):
         _check_same_model(folder, manifest, model)
         try:
             state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
@@ -112,12 +109,36 @@ def load_newest(directory: Path, *, model: Any) -> Restored | None:
         except (OSError, RuntimeError, SafetensorError) as error:
             raise CheckpointError(f"{folder}: can't be loaded although it is whole: {error}") from error
         return Restored(CheckpointProgress(manifest.round_number), state, folder)
-    if found:
+    return None
+
+
+def newest_model(directory: Path) -> tuple[int, Path] | None:
+    """Round and model folder of the newest checkpoint that is whole; None when there is none at all."""
+    for folder, manifest in _whole(directory):
+        return manifest.round_number, folder / "model"
+    return None
+
+
+def _whole(directory: Path) -> Iterator[tuple[Path, _Manifest]]:
+    """Checkpoints that are whole, newest first; damaged ones are passed over with a warning.
+
+    Raises CheckpointError when there are some, and all are damaged.
+    """
+    found = _found(directory)
+    damaged = 0
+    for folder in found:
+        try:
+            manifest = _verify(folder)
+        except (OSError, ValueError) as error:
+            log.warning("checkpoint %s is damaged (%s); trying the one before", folder, error)
+            damaged += 1
+            continue
+        yield folder, manifest
+    if found and damaged == len(found):
         raise CheckpointError(
             f"{directory}: all {len(found)} checkpoints are damaged; restore the folder from a backup, or move it away"
             " to start again from the model's first weights"
         )
-    return None
 
 
 def _found(directory: Path) -> list[Path]:
