@@ -131,8 +131,14 @@ class TrainingConfig(Section):
     advantage_norm: AdvantageNorm = Field(default="std", description="divide advantages by the group's std, or none")
     update_epochs: int = Field(default=1, ge=1, le=16, description="optimizer steps on the same batch")
     max_gradient_norm: float = Field(default=1.0, gt=0, description="gradients are scaled down to this norm")
-    micro_batch_tokens: int = Field(
-        default=16_384, ge=16, description="padded tokens in one forward pass; less needs less memory"
+    micro_batch_tokens: int | None = Field(
+        default=None, ge=16, description="padded tokens in one forward pass; measured at the start if not set"
+    )
+    gradient_checkpointing: Literal["on", "off"] = Field(
+        default="off", description="on: activations are computed twice instead of kept; less memory, slower"
+    )
+    optimizer: Literal["adam", "adam8bit", "paged-adam8bit"] = Field(
+        default="adam", description="the last two on GPU, with bitsandbytes: an eighth of the state, or state in RAM"
     )
     max_rounds: int | None = Field(default=None, ge=1, description="stop training after so many rounds; not set: never")
     checkpoint_every: int = Field(default=1, ge=1, description="rounds from one checkpoint to the next")

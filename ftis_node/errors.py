@@ -42,6 +42,10 @@ class DiscoveryError(FtisError):
     """The DHT can't be used; the node is a member by peer exchange."""
 
 
+class OutOfMemoryError(FtisError):
+    """Work that doesn't fit into memory even in its smallest pieces."""
+
+
 class RolloutError(FtisError):
     """Generation that gives nothing usable."""
 

@@ -26,6 +26,7 @@ from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import check_ceilings, parse_run
+from ftis_node.memory import plan
 from ftis_node.peer_groups import PeerGroups
 from ftis_node.round import OWN, build_party, check, generate, train, training_group
 from ftis_node.round_report import RoundClock, build_report, describe
@@ -48,9 +49,16 @@ class Learner:
     """Owns the model, the learner's side of the store and the checkpoints of one home."""
 
     def __init__(
-        self, home: Path, config: NodeConfig, *, protected: Callable[[], AbstractContextManager[None]]
+        self,
+        home: Path,
+        config: NodeConfig,
+        *,
+        protected: Callable[[], AbstractContextManager[None]],
+        after_kill: bool = False,
     ) -> None:
+        """``after_kill``: the process before this one was killed, as the kernel does when memory runs out."""
         self._config = config
+        self._after_kill = after_kill
         self._protected = protected
         self._checkpoints = home / "checkpoints"
         self._store = LearnerStore(home)
@@ -81,6 +89,7 @@ class Learner:
         """Rounds until ``training.max_rounds``; without it, for ever."""
         self._restore()
         self._introduce()
+        self._fit_into_memory()
         last = self._config.training.max_rounds
         while last is None or self._round < last:
             self._round += 1
@@ -139,6 +148,28 @@ class Learner:
         profile = LocalProfile(vocabulary.fingerprint, vocabulary.size)
         self._store.put_profile(profile, model=name, parameters=parameters, trainable=trainable)
         log.info("%s: %d parameters, %d of them trained, seed %d", name, parameters, trainable, self._seed)
+
+    def _fit_into_memory(self) -> None:
+        """Choose the budgets by a measurement. Raises ModelError when a step can't fit, and says what to change."""
+        self._activity("measuring what a step needs")
+        limits, loaded = self._run.manifest.limits, self._party.loaded
+        longest = limits.prompt_tokens + limits.completion_tokens
+        longest = longest if loaded.positions is None else min(longest, loaded.positions)
+        chosen = plan(
+            self._party.trainer.needs(longest=longest),
+            longest=longest,
+            micro_batch_tokens=self._config.training.micro_batch_tokens,
+            decode_rows=self._config.rollout.decode_rows,
+        )
+        budget, text = chosen.micro_batch_tokens, chosen.text
+        died = self._store.died_in_step() if self._after_kill else None
+        if died is not None:
+            budget = max(longest, min(budget, died // 2))
+            text = f"killed in the middle of a step, probably for its memory: micro-batches of {budget:,} tokens now"
+        self._party.trainer.micro_batch_tokens = budget
+        self._party.engine.decode_rows = chosen.decode_rows
+        self._store.put_memory(text)
+        log.info("%s", text)
 
     # --- own groups -------------------------------------------------------------------------
 
@@ -205,7 +236,15 @@ class Learner:
         self._store.claim([group.name for group in chosen])
         peers = self._peer_groups.load(chosen)
         self._activity(f"training on {len(own)} own and {len(peers)} peers' groups")
+        trainer = self._party.trainer
+        budget = trainer.micro_batch_tokens
+        self._store.enter_step(budget)
         step = train(self._party, [*own, *(group for _, group in peers)])
+        self._store.leave_step()
+        if trainer.micro_batch_tokens != budget:
+            self._store.put_memory(
+                f"ran out in round {self._round}: micro-batches of {trainer.micro_batch_tokens:,} tokens since then"
+            )
         report = build_report(self._round, step, clock, before=self._totals)
         self._warn_of_faults(step, [ready for ready, _ in peers], len(own))
         self._totals = report.totals

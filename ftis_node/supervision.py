@@ -42,10 +42,12 @@ class LearnerProcess:
     async def run(self) -> int:
         """Until the learner has finished its rounds (0) or can't work at all (2); else for ever."""
         backoff = FIRST_BACKOFF_SECONDS
+        killed = False
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
-            code = await self._run_once()
+            code = await self._run_once(after_kill=killed)
+            killed = code == -signal.SIGKILL
             if self._stopping or code in (EXIT_FINISHED, EXIT_UNUSABLE):
                 await self._report("finished" if code == EXIT_FINISHED else f"stopped with exit code {code}")
                 return code
@@ -57,9 +59,10 @@ class LearnerProcess:
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
 
-    async def _run_once(self) -> int:
+    async def _run_once(self, *, after_kill: bool) -> int:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ftis_node.commands.learner", str(self._home), self._log_level,
+            *(["after-kill"] if after_kill else []),
             stdin=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None

@@ -59,6 +59,7 @@ class StopSignal:
 def main() -> int:
     """Run rounds until ``training.max_rounds`` or SIGTERM; returns the exit code."""
     home, log_level = Path(sys.argv[1]), sys.argv[2]
+    after_kill = "after-kill" in sys.argv[3:]
     set_up_logging("learner", log_level)
     line = sys.stdin.buffer.readline()
     if not line:
@@ -70,7 +71,7 @@ def main() -> int:
         tune_malloc()
         from ftis_node.learner import Learner  # imports torch, which must come after tune_malloc
 
-        with Learner(home, config, protected=stop.protected) as learner:
+        with Learner(home, config, protected=stop.protected, after_kill=after_kill) as learner:
             learner.run()
     except StopRequested:
         log.info("stopped")

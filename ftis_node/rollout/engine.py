@@ -34,7 +34,9 @@ class Rollouts:
 
 
 class RolloutEngine(Protocol):
-    """Token ids in, completions out."""
+    """Token ids in, completions out. At most ``decode_rows`` completions are sampled at the same time."""
+
+    decode_rows: int
 
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int

@@ -7,6 +7,7 @@ position ever exist.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,15 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ftis_node.errors import ModelError
+from ftis_node.errors import ModelError, OutOfMemoryError
+from ftis_node.memory import is_out_of_memory
 from ftis_node.rollout.engine import GenerationStats, Rollouts
 from ftis_node.rollout.fast_decode import transposed_linears
 from ftis_node.rollout.sampling import row_uniforms, sample
 from ftis_node.types import Completion, FinishReason, SamplingParams
 from ftis_node.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 COMPACT_SHARE = 0.75
 """Finished rows are cut out of the cache when no more than this share of its rows is still running."""
@@ -40,6 +44,25 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
 
 
+_Part = Sequence[tuple[int, int, int]]
+"""Rows of one decode batch: prompt, its first member, and the member behind its last."""
+
+
+def _halves(part: _Part) -> list[_Part]:
+    """Two parts with half of the rows each."""
+    left = sum(last - first for _, first, last in part) // 2
+    one: list[tuple[int, int, int]] = []
+    other: list[tuple[int, int, int]] = []
+    for prompt, first, last in part:
+        middle = min(last, first + left)
+        left -= middle - first
+        if middle > first:
+            one.append((prompt, first, middle))
+        if last > middle:
+            other.append((prompt, middle, last))
+    return [one, other]
+
+
 class TransformersEngine:
     """Samples from ``model`` as it is at the time of the call; see ``RolloutEngine``."""
 
@@ -47,7 +70,7 @@ class TransformersEngine:
         self._model = model
         self._vocabulary = vocabulary
         self._pad_id = pad_id
-        self._decode_rows = decode_rows
+        self.decode_rows = decode_rows
         self._device = next(model.parameters()).device
         self._ends = torch.tensor(vocabulary.eos_token_ids, device=self._device)
         causal = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -66,10 +89,15 @@ class TransformersEngine:
         ]
         steps, row_steps = 0, 0
         with self._generating():
-            for part in self._parts(prompts, count):
+            pending = self._parts(prompts, count)
+            while pending:
+                part = pending.pop()
                 members = [row for prompt, first, last in part for row in rows[prompt][first:last]]
-                done = self._decode([prompts[prompt] for prompt, _, _ in part], part, members, sampling, max_tokens)
-                steps, row_steps = steps + done[0], row_steps + done[1]
+                done = self._try_decode([prompts[prompt] for prompt, _, _ in part], part, members, sampling, max_tokens)
+                if done is None:
+                    pending += _halves(part)
+                else:
+                    steps, row_steps = steps + done[0], row_steps + done[1]
         completions = tuple(tuple(self._complete(row) for row in group) for group in rows)
         tokens = sum(len(completion.token_ids) for group in completions for completion in group)
         stats = GenerationStats(tokens, time.monotonic() - started, row_steps / steps if steps else 0.0)
@@ -85,7 +113,7 @@ class TransformersEngine:
         finally:
             self._model.train(training)
 
-    def _parts(self, prompts: Sequence[tuple[int, ...]], count: int) -> list[list[tuple[int, int, int]]]:
+    def _parts(self, prompts: Sequence[tuple[int, ...]], count: int) -> list[_Part]:
         """Decode batches as lists of (prompt, first member, end): prompts of similar length together."""
         parts: list[list[tuple[int, int, int]]] = []
         free = 0
@@ -94,15 +122,41 @@ class TransformersEngine:
             while first < count:
                 if free == 0:
                     parts.append([])
-                    free = self._decode_rows
+                    free = self.decode_rows
                 last = min(count, first + free)
                 parts[-1].append((prompt, first, last))
                 free -= last - first
                 first = last
-        return parts
+        return [*parts]
+
+    def _try_decode(
+        self, prompts: Sequence[tuple[int, ...]], part: _Part, rows: list[_Row], sampling: SamplingParams,
+        max_tokens: int,
+    ) -> tuple[int, int] | None:  # fmt: skip
+        """``_decode``, or None with the rows as they were when memory ran out; fewer are decoded at once from then on.
+
+        Raises OutOfMemoryError when a single row doesn't fit.
+        """
+        try:
+            return self._decode(prompts, part, rows, sampling, max_tokens)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                raise OutOfMemoryError(
+                    f"one completion of up to {max_tokens} tokens does not fit into memory: use a smaller model"
+                ) from error
+        for row in rows:
+            row.token_ids.clear()
+            row.logprobs.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.decode_rows = max(1, len(rows) // 2)
+        log.warning("out of memory: %d completions are made at the same time from now on", self.decode_rows)
+        return None
 
     def _decode(
-        self, prompts: Sequence[tuple[int, ...]], part: Sequence[tuple[int, int, int]], rows: list[_Row],
+        self, prompts: Sequence[tuple[int, ...]], part: _Part, rows: list[_Row],
         sampling: SamplingParams, max_tokens: int,
     ) -> tuple[int, int]:  # fmt: skip
         """Fill the rows of one decode batch; returns decode steps and the sum of rows over them."""

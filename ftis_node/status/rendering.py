@@ -78,6 +78,7 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
         ("model", f"{status.model or '?'}, {status.parameters:,} parameters, {status.trainable_parameters:,} trained"),
         ("round", f"{status.round}, now {activity_text(status)}"),
         ("learner", status.learner),
+        *([("memory", status.memory)] if status.memory else []),
         ("swarm", reach(status)),
         ("DHT", status.dht),
     ]

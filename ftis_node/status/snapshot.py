@@ -77,6 +77,7 @@ class NodeStatus(_Part):
     dht: str = Field(max_length=300)
     twin_at_ms: int | None = None
     tokenizer_fingerprint: str = Field(default="", max_length=64)
+    memory: str = Field(default="", max_length=300)
     model: str = Field(max_length=300)
     parameters: int
     trainable_parameters: int
@@ -117,6 +118,7 @@ def read_status(home: Path) -> NodeStatus:
             dht=_of_daemon(store.network_state("dht"), daemon) or "off",
             twin_at_ms=None if twin is None else int(twin),
             tokenizer_fingerprint=(store.learner_state("tokenizer_fingerprint") or b"").hex(),
+            memory=(store.learner_state("memory") or b"").decode(),
             model=(store.learner_state("model") or b"").decode(),
             parameters=int(store.learner_state("parameters") or b"0"),
             trainable_parameters=int(store.learner_state("trainable_parameters") or b"0"),

@@ -106,6 +106,22 @@ class LearnerStore:
             self._put("parameters", b"%d" % parameters)
             self._put("trainable_parameters", b"%d" % trainable)
 
+    def put_memory(self, text: str) -> None:
+        """How the work is cut to fit into memory, in words."""
+        self._put("memory", text.encode())
+
+    def enter_step(self, micro_batch_tokens: int) -> None:
+        """A step begins; until ``leave_step`` a death of this process is a death within it."""
+        self._put("step_budget", str(micro_batch_tokens).encode())
+
+    def leave_step(self) -> None:
+        self._db.execute("DELETE FROM learner_state WHERE key = 'step_budget'")
+
+    def died_in_step(self) -> int | None:
+        """The micro-batch budget of the step in which this learner's last process ended."""
+        row = self._db.execute("SELECT value FROM learner_state WHERE key = 'step_budget'").fetchone()
+        return None if row is None else int(row[0])
+
     def put_activity(self, activity: str, *, round_number: int, until_ms: int | None = None) -> None:
         """What the learner does or waits for from now on."""
         value = {"activity": activity, "round": round_number, "since_ms": now_ms(), "until_ms": until_ms}

@@ -7,9 +7,11 @@ place in the mean; a micro-batch in which all is filtered costs no backward pass
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +19,18 @@ import torch
 from torch import Tensor
 
 from ftis_node.config import FtisConfig, TrainingConfig
+from ftis_node.errors import OutOfMemoryError
+from ftis_node.memory import LARGEST_BUDGET, MemoryNeeds, is_out_of_memory, measure
 from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence, collate, split_rows
 from ftis_node.training.ftis import LossInputs, LossOutputs, ftis_loss, group_advantages
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.training.master_weights import MasterWeights
+from ftis_node.training.optimizer import build_optimizer, state_bytes
+
+log = logging.getLogger(__name__)
 
 OWN = "own"
+PROBE_TOKENS = 1024
 MISMATCH_SEQUENCES = 4
 """Own sequences that are scored for the mismatch metric alone when no own one has an advantage."""
 
@@ -109,8 +117,10 @@ class Trainer:
         self._device = next(model.parameters()).device
         self._score = CompletionScorer(model, temperature=temperature)
         self._masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
-        # Fused: no temporary copies of the weights, which with a large vocabulary are most of the memory.
-        self._optimizer = torch.optim.Adam(self._masters.parameters, lr=learning_rate, betas=(0.9, 0.999), fused=True)
+        self._optimizer = build_optimizer(self._masters.parameters, training, learning_rate)
+        self.micro_batch_tokens = training.micro_batch_tokens or LARGEST_BUDGET
+        if training.gradient_checkpointing == "on":
+            _checkpoint_layers(model)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, master weights included where the model isn't float32."""
@@ -120,8 +130,60 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self._masters.load(state["masters"])
 
+    def needs(self, *, longest: int) -> MemoryNeeds:
+        """Measure what a step takes: one forward and backward pass, no update."""
+        tokens = min(longest, PROBE_TOKENS)
+        state = self._optimizer.state_dict()["state"]
+        fixed = 0 if state else state_bytes(self._masters.parameters, self._training)
+        return measure(
+            device=self._device, fixed=fixed, cache_per_token=cache_bytes(self._model), tokens=tokens,
+            pass_over=self._pass_over,
+        )  # fmt: skip
+
+    def _pass_over(self, tokens: int) -> None:
+        ids = tuple(i % 50 for i in range(tokens - 1))
+        sequence = TrainingSequence((0,), ids, (0.0,) * len(ids), 0.0)
+        micro = collate([sequence], [0], pad_id=self._pad_id, device=self._device)
+        with self._training_mode():
+            self._score(micro).sum().backward()
+        self._clear()
+
     def step(self, groups: Sequence[TrainingGroup]) -> StepReport:
-        """Learn from exactly these groups; each counts in the mean, whatever becomes of its sequences."""
+        """Learn from exactly these groups; each counts in the mean, whatever becomes of its sequences.
+
+        When memory runs out, the whole step is done again in micro-batches of half the size, as often as needed.
+        Raises OutOfMemoryError when single sequences don't fit.
+        """
+        longest = max(sequence.length for group in groups for sequence in group.sequences)
+        while True:
+            try:
+                with self._training_mode():
+                    return self._step(groups)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._clear()
+                if self.micro_batch_tokens <= longest:
+                    raise OutOfMemoryError(
+                        f"training on one sequence of {longest} tokens does not fit into memory: use a smaller model,"
+                        " LoRA, or training.gradient_checkpointing = on"
+                    ) from error
+            # Out of the handler, whose traceback keeps the activations alive.
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.micro_batch_tokens = max(self.micro_batch_tokens // 2, longest)
+            log.warning("out of memory: the step is done again in micro-batches of %d tokens", self.micro_batch_tokens)
+
+    @contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        """Layers are only checkpointed in training mode; dropout is zero in either."""
+        self._model.train(self._training.gradient_checkpointing == "on")
+        try:
+            yield
+        finally:
+            self._model.eval()
+
+    def _step(self, groups: Sequence[TrainingGroup]) -> StepReport:
         batch = self._lay_out(groups)
         active = [
             row
@@ -174,7 +236,7 @@ class Trainer:
 
     def _micro_batches(self, batch: _Batch, rows: Sequence[int]) -> list[MicroBatch]:
         lengths = [batch.sequences[row].length for row in rows]
-        parts = split_rows(lengths, self._training.micro_batch_tokens)
+        parts = split_rows(lengths, self.micro_batch_tokens)
         return [
             collate(batch.sequences, [rows[i] for i in part], pad_id=self._pad_id, device=self._device)
             for part in parts
@@ -275,6 +337,24 @@ class Trainer:
         rows = [row for row, own in enumerate(batch.own) if own][:MISMATCH_SEQUENCES]
         for micro in self._micro_batches(batch, rows):
             _add_mismatch(batch, micro, self._score(micro), tally)
+
+
+def _checkpoint_layers(model: Any) -> None:
+    # Newer versions of transformers renamed it and warn about the old name.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+def cache_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the key-value cache for one token of one sequence; 0 where the configuration doesn't tell."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+    layers, hidden = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
+    if not (heads and layers and hidden):
+        return 0
+    size = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    return 2 * int(layers) * int(heads) * int(size) * next(model.parameters()).element_size()
 
 
 def _add_mismatch(batch: _Batch, micro: MicroBatch, old: Tensor, tally: _Tally) -> None:
