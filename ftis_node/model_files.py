@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,12 @@ def _convert(file: Path, folder: Path, name: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            str(file.parent), gguf_file=file.name, trust_remote_code=False, dtype="auto"
-        )
+        # Its progress bars, which nothing else switches off, would fill the log of a daemon.
+        with open(os.devnull, "w") as null, redirect_stderr(null):
+            tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name, trust_remote_code=False)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                str(file.parent), gguf_file=file.name, trust_remote_code=False, dtype="auto"
+            )
     except Exception as error:  # its readers raise what they come across in a damaged file
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"--model {name}: can't be read as GGUF: {text}") from error

@@ -190,7 +190,7 @@ class _Node:
             home=self._options.home,
             identity=self._identity,
             run=run,
-            model=self._config.model.name if trains else "",
+            model=self._config.model.label if trains else "",
             membership=await self._settle_membership(run),
         )
         half = NetworkHalf(party, self._config, self._peers, self._database)

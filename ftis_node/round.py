@@ -14,9 +14,11 @@ from ftis_node.config import NodeConfig
 from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import Run
+from ftis_node.model_files import model_source
 from ftis_node.models import LoadedModel, load_model, render_prompt
 from ftis_node.rollout.engine import GenerationStats, RolloutEngine
 from ftis_node.rollout.transformers import TransformersEngine
+from ftis_node.rollout.vllm import VllmEngine
 from ftis_node.tasks.registry import TaskSources, check_task
 from ftis_node.tasks.task import Item, Task
 from ftis_node.training.alignment import Unaligned, align
@@ -51,9 +53,7 @@ def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
         run=run,
         config=config,
         loaded=loaded,
-        engine=TransformersEngine(
-            loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=config.rollout.decode_rows
-        ),
+        engine=_build_engine(run, config, loaded),
         trainer=Trainer(
             loaded.model,
             training=config.training,
@@ -63,6 +63,24 @@ def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
             pad_id=loaded.pad_id,
         ),
         tasks=tasks,
+    )
+
+
+def _build_engine(run: Run, config: NodeConfig, loaded: LoadedModel) -> RolloutEngine:
+    rows = config.rollout.decode_rows
+    if config.rollout.engine == "transformers":
+        return TransformersEngine(loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=rows)
+    limits = run.manifest.limits
+    longest = limits.prompt_tokens + limits.completion_tokens
+    return VllmEngine(
+        loaded.model,
+        loaded.vocabulary,
+        source=model_source(config.model.name),
+        revision=config.model.revision,
+        lora=config.lora,
+        decode_rows=rows,
+        longest=longest if loaded.positions is None else min(longest, loaded.positions),
+        memory_share=config.rollout.vllm_memory_share,
     )
 
 
@@ -99,7 +117,7 @@ def generate(
     )
     groups = zip(usable, rollouts.completions, strict=True)
     payload = RolloutPayload(
-        model=party.config.model.name,
+        model=party.config.model.label,
         tokenizer_fingerprint=party.loaded.vocabulary.fingerprint,
         eos_token_ids=party.loaded.vocabulary.eos_token_ids,
         sampling=sampling,
@@ -191,4 +209,7 @@ def _foreign_tokens(
 
 def train(party: Party, groups: Sequence[TrainingGroup]) -> StepReport:
     """One F-TIS step on exactly these groups."""
-    return party.trainer.step(groups)
+    report = party.trainer.step(groups)
+    if report.stepped:
+        party.engine.sync()
+    return report

@@ -56,6 +56,7 @@ def build_report(round_number: int, step: StepReport, clock: RoundClock, *, befo
         own_logprob_mismatch=step.own_logprob_mismatch,
         generated_tokens=tokens,
         tokens_per_second=tokens / generating if generating else None,
+        mean_decode_rows=sum(s.mean_rows * s.seconds for s in clock.generation) / generating if generating else None,
         own=_counts(own, clock.generated_sequences),
         peers=_counts(peers, clock.received_sequences),
         seconds=PhaseSeconds(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ftis_node.types import Completion, SamplingParams
+from ftis_node.types import Completion, FinishReason, SamplingParams
+from ftis_node.vocabulary import Vocabulary
 
 GREEDY = SamplingParams(temperature=0.0)
 """The most likely token every time; log-probs are then those at temperature 1."""
@@ -33,10 +34,43 @@ class Rollouts:
     stats: GenerationStats
 
 
-class RolloutEngine(Protocol):
-    """Token ids in, completions out. At most ``decode_rows`` completions are sampled at the same time."""
+def completion_of(vocabulary: Vocabulary, token_ids: list[int], logprobs: list[float]) -> Completion:
+    """A completion from what was sampled.
 
-    decode_rows: int
+    Ids that the tokenizer doesn't know (padding rows of an embedding) end the completion before them. Their
+    probability is practically zero in a trained model; a completion that holds one could not be published, and
+    masking them would sample from another distribution than the one that is trained.
+    """
+    unknown = next((i for i, token in enumerate(token_ids) if token >= vocabulary.size), None)
+    if unknown is not None:
+        token_ids, logprobs = token_ids[:unknown], logprobs[:unknown]
+    text, lengths = vocabulary.decode(token_ids)
+    ended = bool(token_ids) and token_ids[-1] in vocabulary.eos_token_ids
+    return Completion(
+        token_ids=tuple(token_ids),
+        # Rounding may leave a hair above zero where one token has all the probability.
+        behavior_logprobs=tuple(min(logprob, 0.0) for logprob in logprobs),
+        text=text,
+        token_byte_lengths=lengths,
+        finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
+    )
+
+
+class RolloutEngine(Protocol):
+    """Token ids in, completions out."""
+
+    @property
+    def decode_rows(self) -> int:
+        """The most completions that are sampled at the same time."""
+        ...
+
+    def lower_decode_rows(self, rows: int) -> None:
+        """Sample no more than ``rows`` at the same time from now on, where the engine doesn't see to it itself."""
+        ...
+
+    def sync(self) -> None:
+        """Take over the trained model's weights as they are now; to be called after every change of them."""
+        ...
 
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int

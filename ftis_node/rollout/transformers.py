@@ -21,10 +21,10 @@ from transformers import DynamicCache
 
 from ftis_node.errors import ModelError, OutOfMemoryError
 from ftis_node.memory import is_out_of_memory
-from ftis_node.rollout.engine import GenerationStats, Rollouts
+from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of
 from ftis_node.rollout.fast_decode import transposed_linears
 from ftis_node.rollout.sampling import row_uniforms, sample
-from ftis_node.types import Completion, FinishReason, SamplingParams
+from ftis_node.types import SamplingParams
 from ftis_node.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,12 @@ class TransformersEngine:
         # Newer versions of transformers renamed the argument and warn about the old name.
         self._cache_argument = "cache" if "cache" in signature(causal.forward).parameters else "past_key_values"
 
+    def sync(self) -> None:
+        """It samples from the trainer's own model."""
+
+    def lower_decode_rows(self, rows: int) -> None:
+        self.decode_rows = min(self.decode_rows, rows)
+
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int
     ) -> Rollouts:
@@ -98,7 +104,9 @@ class TransformersEngine:
                     pending += _halves(part)
                 else:
                     steps, row_steps = steps + done[0], row_steps + done[1]
-        completions = tuple(tuple(self._complete(row) for row in group) for group in rows)
+        completions = tuple(
+            tuple(completion_of(self._vocabulary, row.token_ids, row.logprobs) for row in group) for group in rows
+        )
         tokens = sum(len(completion.token_ids) for group in completions for completion in group)
         stats = GenerationStats(tokens, time.monotonic() - started, row_steps / steps if steps else 0.0)
         return Rollouts(completions, stats)
@@ -151,7 +159,7 @@ class TransformersEngine:
             row.logprobs.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        self.decode_rows = max(1, len(rows) // 2)
+        self.lower_decode_rows(max(1, len(rows) // 2))
         log.warning("out of memory: %d completions are made at the same time from now on", self.decode_rows)
         return None
 
@@ -171,8 +179,7 @@ class TransformersEngine:
             for index, token, logprob, runs in zip(alive, tokens.tolist(), logprobs.tolist(), running, strict=True):
                 if runs:
                     rows[index].token_ids.append(token)
-                    # Rounding may leave a hair above zero where one token has all the probability.
-                    rows[index].logprobs.append(min(logprob, 0.0))
+                    rows[index].logprobs.append(logprob)
             row_steps += sum(running)
             finished |= torch.isin(tokens, self._ends)
             left = int((~finished).sum())
@@ -215,23 +222,3 @@ class TransformersEngine:
         spread = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(repeats)).to(self._device)
         cache.batch_select_indices(spread)
         return cache, mask[spread], output.logits[:, -1][spread]
-
-    def _complete(self, row: _Row) -> Completion:
-        """Ids that the tokenizer doesn't know (padding rows of an embedding) end the completion before them.
-
-        Their probability is practically zero in a trained model; a completion that holds one could not be
-        published, and masking them would sample from another distribution than the one that is trained.
-        """
-        token_ids, logprobs = row.token_ids, row.logprobs
-        unknown = next((i for i, token in enumerate(token_ids) if token >= self._vocabulary.size), None)
-        if unknown is not None:
-            token_ids, logprobs = token_ids[:unknown], logprobs[:unknown]
-        text, lengths = self._vocabulary.decode(token_ids)
-        ended = bool(token_ids) and token_ids[-1] in self._vocabulary.eos_token_ids
-        return Completion(
-            token_ids=tuple(token_ids),
-            behavior_logprobs=tuple(logprobs),
-            text=text,
-            token_byte_lengths=lengths,
-            finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
-        )

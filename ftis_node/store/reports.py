@@ -83,6 +83,7 @@ class RoundReport(_Record):
     own_logprob_mismatch: float | None = None
     generated_tokens: int = 0
     tokens_per_second: float | None = None
+    mean_decode_rows: float | None = None
     own: SequenceCounts = SequenceCounts()
     peers: SequenceCounts = SequenceCounts()
     seconds: PhaseSeconds = PhaseSeconds()
