@@ -20,3 +20,9 @@ def tune_malloc() -> bool:
         return False
     libc = ctypes.CDLL("libc.so.6")
     return bool(libc.mallopt(M_MMAP_THRESHOLD, LARGEST)) and bool(libc.mallopt(M_TRIM_THRESHOLD, LARGEST))
+
+
+def trim_malloc() -> None:
+    """Give free memory back, once a round: the heap that ``tune_malloc`` keeps would otherwise fragment and grow."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ftis_node.allocator import trim_malloc
 from ftis_node.config import NodeConfig
 from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected
@@ -212,4 +213,5 @@ def train(party: Party, groups: Sequence[TrainingGroup]) -> StepReport:
     report = party.trainer.step(groups)
     if report.stepped:
         party.engine.sync()
+    trim_malloc()
     return report

@@ -8,10 +8,11 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 RUNS = 3
-PARTS = ("generation", "step", "wire", "swarm")
+PARTS = ("generation", "step", "trl", "wire", "swarm")
 # The last: a rate at which one process can receive all that 96 nodes send one another.
 SWARMS = (("8",), ("32",), ("96",), ("96", "60"))
 
@@ -27,9 +28,9 @@ def measure(part: str, *arguments: str) -> dict[str, float]:
     return figures
 
 
-def compare(part: str) -> dict[str, Any]:
-    """Medians over runs that alternate between ours and the reference, and their ratios."""
-    runs: dict[str, list[dict[str, float]]] = {"ours": [], "reference": []}
+def compare(part: str, variants: Sequence[str] = ("ours", "reference")) -> dict[str, Any]:
+    """Medians over runs that alternate between ours and the references, and the ratios to each of these."""
+    runs: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
     for _ in range(RUNS):
         for variant, results in runs.items():
             results.append(measure(part, variant))
@@ -37,8 +38,11 @@ def compare(part: str) -> dict[str, Any]:
         variant: {key: statistics.median(result[key] for result in results) for key in results[0]}
         for variant, results in runs.items()
     }
-    ratios = {key: medians["ours"][key] / medians["reference"][key] for key in medians["ours"]}
-    return {**medians, "ours_over_reference": ratios, "runs": RUNS}
+    ratios = {
+        f"ours_over_{reference}": {key: medians["ours"][key] / medians[reference][key] for key in medians["ours"]}
+        for reference in variants[1:]
+    }
+    return {**medians, **ratios, "runs": RUNS}
 
 
 def main() -> None:
@@ -52,6 +56,8 @@ def main() -> None:
             results[part] = measure(part, "ours")
         elif part == "swarm":
             results[part] = [measure(part, *arguments) for arguments in SWARMS]
+        elif part == "trl":
+            results[part] = compare(part, ("ours", "reference", "reference-malloc"))
         else:
             results[part] = compare(part)
     print(json.dumps(results, indent=2))

@@ -1,5 +1,7 @@
 """Log-probs in chunks are those of the full logits, values and gradients."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -134,3 +136,44 @@ def test_a_soft_capped_head_goes_through_the_head_in_chunks_too(monkeypatch: pyt
     model.zero_grad()
     plain(model, batch, 1.0).sum().backward()
     torch.testing.assert_close(gradient, model.lm_head.weight.grad, rtol=1e-3, atol=1e-5)
+
+
+LARGE_VOCABULARY = """
+import resource, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from ftis_node.config import FtisConfig
+from ftis_node.memory import _reset_peak, _peak
+from ftis_node.training.collate import TrainingSequence, collate
+from ftis_node.training.ftis import LossInputs, ftis_loss
+from ftis_node.training.logprobs import CompletionScorer
+
+torch.manual_seed(0)
+HIDDEN, VOCABULARY, TOKENS, ROWS = 64, 150_000, 2048, 2
+model = LlamaForCausalLM(LlamaConfig(
+    vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+    tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=0))
+model(torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()  # gradients are there
+score = CompletionScorer(model, temperature=1.0)
+row = TrainingSequence((1, 2, 3), tuple(range(TOKENS)), (-11.9,) * TOKENS, 1.0)
+batch = collate([row] * ROWS, range(ROWS), pad_id=0, device=torch.device("cpu"))
+device = torch.device("cpu")
+
+before = _reset_peak(device)
+body = model.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).last_hidden_state
+body.sum().backward()
+body_alone = _peak(device) - before
+
+before = _reset_peak(device)
+policy = score(batch)
+inputs = LossInputs(policy, policy.detach(), batch.behavior_logprobs, batch.loss_mask,
+                    torch.tensor([1.0, -1.0]), torch.full((ROWS,), 0.5))
+ftis_loss(inputs, FtisConfig()).loss.backward()
+print(_peak(device) - before - body_alone)
+"""
+
+
+def test_a_large_vocabulary_takes_less_than_a_gibibyte_above_the_body() -> None:
+    """150,000 entries and completions of 2,048 tokens: all logits of these two rows would be 2.3 GiB, each time."""
+    done = subprocess.run([sys.executable, "-c", LARGE_VOCABULARY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2**30
