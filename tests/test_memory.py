@@ -68,14 +68,18 @@ def small() -> Any:
 
 
 def groups() -> list[TrainingGroup]:
+    """No two sequences share a prompt."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 200, (4, 4, 12), generator=generator).tolist()
     return [
         TrainingGroup(
             "own",
-            tuple(TrainingSequence((49, 43), tuple(row), (-5.0,) * 12, float(i % 2)) for i, row in enumerate(rows)),
+            tuple(
+                TrainingSequence((49 + group, 43 + i), tuple(row), (-5.0,) * 12, float(i % 2))
+                for i, row in enumerate(rows)
+            ),
         )
-        for rows in ids
+        for group, rows in enumerate(ids)
     ]
 
 

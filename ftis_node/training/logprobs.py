@@ -7,6 +7,7 @@ that predict a completion token go through the head at all.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -14,13 +15,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ftis_node.errors import ModelError
-from ftis_node.training.collate import MicroBatch
+from ftis_node.training.collate import MicroBatch, TrainingSequence, collate
 from ftis_node.training.head import TokenLogprobs
+
+log = logging.getLogger(__name__)
 
 CHUNK_LOGITS = 16 * 1024 * 1024
 """Logits in one chunk: 64 MiB in float32."""
 
 CHECK_TOLERANCE = 1e-3
+SHARING_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 class CompletionScorer:
@@ -38,14 +42,17 @@ class CompletionScorer:
         if self._body is None or self._head is None:
             raise ModelError(f"{type(causal).__name__}: has no separate output head, so it can't be scored in chunks")
         self._check()
+        self.hidden = int(config.hidden_size)
+        self.shares_prompts = self._can_share(config)
 
     def __call__(self, batch: MicroBatch) -> Tensor:
         """Log-probs [S, T] float32, with gradient where enabled; padded positions hold 0."""
+        positions = {} if batch.position_ids is None else {"position_ids": batch.position_ids}
         hidden = self._body(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, **positions
         ).last_hidden_state
         rows, columns = batch.loss_mask.nonzero(as_tuple=True)
-        states = hidden[rows, batch.gather[rows, columns]]
+        states = hidden[batch.pack_of[rows], batch.gather[rows, columns]]
         picked = self._token_logprobs(states, batch.targets[rows, columns])
         return torch.zeros(batch.loss_mask.shape, device=picked.device).index_put((rows, columns), picked)
 
@@ -96,6 +103,32 @@ class CompletionScorer:
                 f"{type(self._model).__name__}: log-probs computed in chunks differ from the model's own by"
                 f" {difference:.2g}: its output head does something that is not supported"
             )
+
+    @torch.no_grad()
+    def _can_share(self, config: Any) -> bool:
+        """Whether completions of one prompt may stand behind it in one row: tried once, and compared.
+
+        Not where a token sees a window only, or the past goes through a state.
+        """
+        sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+        if sliding or getattr(config, "_attn_implementation", None) != "sdpa":
+            return False
+        device = next(self._model.parameters()).device
+        sequences = [TrainingSequence((0, 1, 2), ids, (0.0,) * len(ids), 0.0) for ids in ((3, 4, 5), (6, 7))]
+        alone = collate(sequences, [[0], [1]], pad_id=0, device=device)
+        packed = collate(sequences, [[0, 1]], pad_id=0, device=device)
+        try:
+            expected, actual = self(alone), self(packed)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            log.info("completions can't share their prompt in this model: %s", error)
+            return False
+        scale = max(1.0, expected.abs().max().item())
+        # Away from rounding: a wrong mask is off by far more.
+        return bool((actual - expected).abs().max().item() <= SHARING_TOLERANCE[hidden_dtype(self._body)] * scale)
+
+
+def hidden_dtype(body: Any) -> torch.dtype:
+    return next(iter(body.parameters())).dtype
 
 
 def _causal_model(model: Any) -> Any:

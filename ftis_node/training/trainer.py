@@ -21,7 +21,15 @@ from torch import Tensor
 from ftis_node.config import FtisConfig, TrainingConfig
 from ftis_node.errors import OutOfMemoryError
 from ftis_node.memory import LARGEST_BUDGET, MemoryNeeds, is_out_of_memory, measure
-from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence, collate, split_rows
+from ftis_node.training.collate import (
+    MicroBatch,
+    TrainingGroup,
+    TrainingSequence,
+    collate,
+    pack_length,
+    pack_rows,
+    split_rows,
+)
 from ftis_node.training.ftis import LossInputs, LossOutputs, ftis_loss, group_advantages
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.training.master_weights import MasterWeights
@@ -143,7 +151,7 @@ class Trainer:
     def _pass_over(self, tokens: int) -> None:
         ids = tuple(i % 50 for i in range(tokens - 1))
         sequence = TrainingSequence((0,), ids, (0.0,) * len(ids), 0.0)
-        micro = collate([sequence], [0], pad_id=self._pad_id, device=self._device)
+        micro = collate([sequence], [(0,)], pad_id=self._pad_id, device=self._device)
         with self._training_mode():
             self._score(micro).sum().backward()
         self._clear()
@@ -235,12 +243,17 @@ class Trainer:
         )
 
     def _micro_batches(self, batch: _Batch, rows: Sequence[int]) -> list[MicroBatch]:
-        lengths = [batch.sequences[row].length for row in rows]
-        parts = split_rows(lengths, self.micro_batch_tokens)
+        packs = self._packs(batch, rows)
+        parts = split_rows([pack_length(batch.sequences, pack) for pack in packs], self.micro_batch_tokens)
         return [
-            collate(batch.sequences, [rows[i] for i in part], pad_id=self._pad_id, device=self._device)
+            collate(batch.sequences, [packs[i] for i in part], pad_id=self._pad_id, device=self._device)
             for part in parts
         ]
+
+    def _packs(self, batch: _Batch, rows: Sequence[int]) -> list[tuple[int, ...]]:
+        if not self._score.shares_prompts:
+            return [(row,) for row in rows]
+        return pack_rows(batch.sequences, rows, hidden=self._score.hidden, budget=self.micro_batch_tokens)
 
     @torch.no_grad()
     def _score_old(self, batch: _Batch, rows: Sequence[int]) -> dict[int, Tensor]:
@@ -288,9 +301,9 @@ class Trainer:
             return
         # Forward once more for the kept ones costs one unit each; backward costs two for each filtered one.
         if len(kept) < 2 * (len(micro.rows) - len(kept)):
-            micro = collate(batch.sequences, kept, pad_id=self._pad_id, device=self._device)
+            micro = collate(batch.sequences, self._packs(batch, kept), pad_id=self._pad_id, device=self._device)
             policy = self._score(micro)
-            start = policy.detach() if old is None else _pad([old[row] for row in kept], policy.shape[1])
+            start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
             outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
         outputs.loss.backward()
 

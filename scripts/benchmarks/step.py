@@ -68,7 +68,7 @@ class Reference:
         group_ids = torch.arange(len(groups)).repeat_interleave(GROUP_SIZE)
         advantages = group_advantages(torch.tensor([s.reward for s in sequences]), group_ids, "std")
         for rows in split_rows([s.length for s in sequences], MICRO_BATCH_TOKENS):
-            batch = collate(sequences, rows, pad_id=0, device=torch.device("cpu"))
+            batch = collate(sequences, [[row] for row in rows], pad_id=0, device=torch.device("cpu"))
             logits = self._model(
                 input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
             ).logits.float()

@@ -44,7 +44,9 @@ def test_recorded_log_probs_are_the_trainers(loaded: LoadedModel, temperature: f
         for prompt, group in zip(prompts, rollouts.completions, strict=True)
         for c in group
     ]
-    batch = collate(sequences, range(len(sequences)), pad_id=loaded.pad_id, device=torch.device("cpu"))
+    batch = collate(
+        sequences, [[row] for row in range(len(sequences))], pad_id=loaded.pad_id, device=torch.device("cpu")
+    )
     with torch.no_grad():
         recomputed = CompletionScorer(loaded.model, temperature=temperature)(batch)
     difference = (recomputed - batch.behavior_logprobs).abs()[batch.loss_mask]

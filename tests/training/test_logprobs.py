@@ -40,7 +40,7 @@ def batch_of(count: int = 5) -> MicroBatch:
         prompt = torch.randint(1, 50, (2 + row,), generator=generator).tolist()
         completion = torch.randint(1, 50, (3 + 2 * row,), generator=generator).tolist()
         sequences.append(TrainingSequence(tuple(prompt), tuple(completion), (-1.0,) * len(completion), 0.0))
-    return collate(sequences, range(count), pad_id=0, device=torch.device("cpu"))
+    return collate(sequences, [[row] for row in range(count)], pad_id=0, device=torch.device("cpu"))
 
 
 def plain(model: torch.nn.Module, batch: MicroBatch, temperature: float) -> torch.Tensor:
@@ -155,7 +155,7 @@ model = LlamaForCausalLM(LlamaConfig(
 model(torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()  # gradients are there
 score = CompletionScorer(model, temperature=1.0)
 row = TrainingSequence((1, 2, 3), tuple(range(TOKENS)), (-11.9,) * TOKENS, 1.0)
-batch = collate([row] * ROWS, range(ROWS), pad_id=0, device=torch.device("cpu"))
+batch = collate([row] * ROWS, [[i] for i in range(ROWS)], pad_id=0, device=torch.device("cpu"))
 device = torch.device("cpu")
 
 before = _reset_peak(device)
@@ -177,3 +177,42 @@ def test_a_large_vocabulary_takes_less_than_a_gibibyte_above_the_body() -> None:
     done = subprocess.run([sys.executable, "-c", LARGE_VOCABULARY], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2**30
+
+
+def two_groups() -> list[TrainingSequence]:
+    """Two prompts with three completions each."""
+    generator = torch.Generator().manual_seed(3)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, 50, (count,), generator=generator).tolist())
+
+    prompts = ids(9), ids(6)
+    return [TrainingSequence(prompt, ids(count), (-1.0,) * count, 1.0) for prompt in prompts for count in (4, 7, 2)]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2, tied", "granite, scaled", "gpt2"])
+def test_completions_that_share_their_prompt_have_the_same_logprobs_and_gradients(name: str) -> None:
+    torch.manual_seed(0)
+    model = FAMILIES[name]().eval()
+    score = CompletionScorer(model, temperature=0.7)
+    assert score.shares_prompts
+    sequences = two_groups()
+    results = []
+    for packs in ([[0, 1, 2], [3, 4, 5]], [[0, 1], [2], [3], [4, 5]], [[row] for row in range(6)]):
+        model.zero_grad()
+        picked = score(collate(sequences, packs, pad_id=0, device=torch.device("cpu")))
+        (picked * torch.linspace(-1, 1, picked.numel()).view_as(picked)).sum().backward()
+        results.append((picked.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+    alone = results[-1]
+    for picked, gradients in results[:-1]:
+        assert torch.allclose(picked, alone[0], atol=1e-5)
+        for one, other in zip(gradients, alone[1], strict=True):
+            assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_models_with_a_window_or_a_recurrent_state_share_nothing() -> None:
+    torch.manual_seed(0)
+    assert not CompletionScorer(FAMILIES["gemma2, soft-capped"]().eval(), temperature=1.0).shares_prompts
+    eager = llama()
+    eager.set_attn_implementation("eager")
+    assert not CompletionScorer(eager, temperature=1.0).shares_prompts

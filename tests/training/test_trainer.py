@@ -41,7 +41,7 @@ def group(model, *, origin: str = "own", rewards=(1.0, 0.0, 0.0, 1.0), seed: int
         prompt = tuple(torch.randint(1, 40, (4,), generator=generator).tolist())
         completion = tuple(torch.randint(1, 40, (3 + row,), generator=generator).tolist())
         sequences.append(TrainingSequence(prompt, completion, (0.0,) * len(completion), reward))
-    batch = collate(sequences, range(len(sequences)), pad_id=0, device=torch.device("cpu"))
+    batch = collate(sequences, [[row] for row in range(len(sequences))], pad_id=0, device=torch.device("cpu"))
     with torch.no_grad():
         own = CompletionScorer(model, temperature=1.0)(batch)
     return TrainingGroup(
@@ -67,7 +67,7 @@ def test_a_step_makes_better_answers_likelier() -> None:
 
     def logprobs() -> torch.Tensor:
         sequences = [s for g in groups for s in g.sequences]
-        batch = collate(sequences, range(len(sequences)), pad_id=0, device=torch.device("cpu"))
+        batch = collate(sequences, [[row] for row in range(len(sequences))], pad_id=0, device=torch.device("cpu"))
         with torch.no_grad():
             return CompletionScorer(model, temperature=1.0)(batch).sum(dim=1)
 
@@ -105,7 +105,7 @@ def test_the_gradient_is_that_of_the_objective_over_all_groups() -> None:
         group(model, origin="bb", seed=3, rewards=(0.0, 0.0, 0.0, 0.0)),
     ]
     sequences = [s for g in groups for s in g.sequences]
-    batch = collate(sequences, range(len(sequences)), pad_id=0, device=torch.device("cpu"))
+    batch = collate(sequences, [[row] for row in range(len(sequences))], pad_id=0, device=torch.device("cpu"))
     policy = CompletionScorer(model, temperature=1.0)(batch)
     rewards = torch.tensor([s.reward for s in sequences])
     ids = torch.arange(3).repeat_interleave(4)
