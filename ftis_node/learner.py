@@ -34,7 +34,7 @@ from ftis_node.store.learner import LearnerStore, ReadyGroup
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
 from ftis_node.training.collate import TrainingGroup
-from ftis_node.training.trainer import StepReport
+from ftis_node.training.step import StepReport
 from ftis_node.types import LocalProfile, short_id
 from ftis_node.wire.codec import decode_payload, split_payload
 

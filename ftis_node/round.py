@@ -24,7 +24,8 @@ from ftis_node.tasks.registry import TaskSources, check_task
 from ftis_node.tasks.task import Item, Task
 from ftis_node.training.alignment import Unaligned, align
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
-from ftis_node.training.trainer import StepReport, Trainer, default_learning_rate
+from ftis_node.training.step import StepReport
+from ftis_node.training.trainer import Trainer, default_learning_rate
 from ftis_node.types import Completion, Group, PeerId, RolloutPayload
 
 log = logging.getLogger(__name__)

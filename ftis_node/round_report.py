@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from ftis_node.rollout.engine import GenerationStats
 from ftis_node.round import OWN
 from ftis_node.store.reports import PhaseSeconds, RoundReport, SequenceCounts, Totals, add_to_totals
-from ftis_node.training.trainer import GroupReport, StepReport
+from ftis_node.training.step import GroupReport, StepReport
 from ftis_node.types import short_id
 
 

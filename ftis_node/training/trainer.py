@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from ftis_node.training.ftis import LossInputs, LossOutputs, ftis_loss, group_ad
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.training.master_weights import MasterWeights
 from ftis_node.training.optimizer import build_optimizer, state_bytes
+from ftis_node.training.step import StepBatch, StepReport, StepTally, add_mismatch, group_report
 
 log = logging.getLogger(__name__)
 
@@ -46,69 +46,6 @@ MISMATCH_SEQUENCES = 4
 def default_learning_rate(*, lora: bool) -> float:
     """The paper's constant rates."""
     return 1e-4 if lora else 1e-6
-
-
-@dataclass(frozen=True)
-class GroupReport:
-    """What became of one group's sequences; ``divergence`` is the mean over those with A < 0.
-
-    ``excluded`` holds a reason for each sequence that has an advantage and could not be used.
-    """
-
-    origin: str
-    sequences: int
-    trained: int
-    filtered: int
-    zero_advantage: int
-    divergence: float | None
-    mean_reward: float
-    excluded: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One step. ``offending`` names (group, sequence) positions whose log-probs were not finite."""
-
-    stepped: bool
-    skipped_reason: str | None
-    loss: float
-    gradient_norm: float | None
-    importance_weight: float | None
-    truncated_share: float | None
-    clipped_share: float | None
-    own_logprob_mismatch: float | None
-    groups: tuple[GroupReport, ...]
-    offending: tuple[tuple[int, int], ...]
-    tokens_trained: int
-    seconds_scoring: float
-    seconds_training: float
-
-
-@dataclass
-class _Tally:
-    """Sums over micro-batches."""
-
-    loss: float = 0.0
-    weight: float = 0.0
-    truncated: float = 0.0
-    clipped: float = 0.0
-    tokens: int = 0
-    mismatch: float = 0.0
-    mismatch_tokens: int = 0
-    keep: dict[int, bool] = field(default_factory=dict)
-    divergence: dict[int, float] = field(default_factory=dict)
-    offending: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """All sequences of a step in one list, with what the loss needs of each."""
-
-    sequences: tuple[TrainingSequence, ...]
-    positions: tuple[tuple[int, int], ...]  # (group, sequence)
-    advantages: Tensor  # [S]
-    weights: Tensor  # [S], 1 / (N * G)
-    own: tuple[bool, ...]
 
 
 class Trainer:
@@ -201,11 +138,11 @@ class Trainer:
         started = time.monotonic()
         old = self._score_old(batch, active) if self._training.update_epochs > 1 else None
         scored = time.monotonic()
-        tally = _Tally()
+        tally = StepTally()
         norm: float | None = None
         reason: str | None = "no sequence has an advantage"
         for _ in range(self._training.update_epochs if active else 0):
-            tally = _Tally()
+            tally = StepTally()
             reason, norm = self._update(batch, active, old, tally)
             if reason is not None:
                 break
@@ -222,19 +159,19 @@ class Trainer:
             truncated_share=tally.truncated / tally.tokens if tally.tokens else None,
             clipped_share=tally.clipped / tally.tokens if tally.tokens else None,
             own_logprob_mismatch=tally.mismatch / tally.mismatch_tokens if tally.mismatch_tokens else None,
-            groups=tuple(_report(index, group, batch, tally) for index, group in enumerate(groups)),
+            groups=tuple(group_report(index, group, batch, tally) for index, group in enumerate(groups)),
             offending=tuple(batch.positions[row] for row in sorted(tally.offending)),
             tokens_trained=tally.tokens,
             seconds_scoring=(scored - started) + (done - trained),
             seconds_training=trained - scored,
         )
 
-    def _lay_out(self, groups: Sequence[TrainingGroup]) -> _Batch:
+    def _lay_out(self, groups: Sequence[TrainingGroup]) -> StepBatch:
         members = [(g, s) for g, group in enumerate(groups) for s in range(len(group.sequences))]
         sequences = tuple(groups[g].sequences[s] for g, s in members)
         rewards = torch.tensor([sequence.reward for sequence in sequences])
         group_ids = torch.tensor([g for g, _ in members])
-        return _Batch(
+        return StepBatch(
             sequences=sequences,
             positions=tuple(members),
             advantages=group_advantages(rewards, group_ids, self._training.advantage_norm),
@@ -242,7 +179,7 @@ class Trainer:
             own=tuple(groups[g].origin == OWN for g, _ in members),
         )
 
-    def _micro_batches(self, batch: _Batch, rows: Sequence[int]) -> list[MicroBatch]:
+    def _micro_batches(self, batch: StepBatch, rows: Sequence[int]) -> list[MicroBatch]:
         packs = self._packs(batch, rows)
         parts = split_rows([pack_length(batch.sequences, pack) for pack in packs], self.micro_batch_tokens)
         return [
@@ -250,13 +187,13 @@ class Trainer:
             for part in parts
         ]
 
-    def _packs(self, batch: _Batch, rows: Sequence[int]) -> list[tuple[int, ...]]:
+    def _packs(self, batch: StepBatch, rows: Sequence[int]) -> list[tuple[int, ...]]:
         if not self._score.shares_prompts:
             return [(row,) for row in rows]
         return pack_rows(batch.sequences, rows, hidden=self._score.hidden, budget=self.micro_batch_tokens)
 
     @torch.no_grad()
-    def _score_old(self, batch: _Batch, rows: Sequence[int]) -> dict[int, Tensor]:
+    def _score_old(self, batch: StepBatch, rows: Sequence[int]) -> dict[int, Tensor]:
         """Log-probs at the start of the update, for several epochs on one batch."""
         old = {}
         for micro in self._micro_batches(batch, rows):
@@ -266,7 +203,7 @@ class Trainer:
         return old
 
     def _update(
-        self, batch: _Batch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: _Tally
+        self, batch: StepBatch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: StepTally
     ) -> tuple[str | None, float | None]:
         """One optimizer step; returns why there was none, and the gradient norm."""
         self._model.zero_grad(set_to_none=True)
@@ -294,7 +231,9 @@ class Trainer:
         self._clear()
         return None, norm
 
-    def _backward(self, batch: _Batch, micro: MicroBatch, old: dict[int, Tensor] | None, outputs: LossOutputs) -> None:
+    def _backward(
+        self, batch: StepBatch, micro: MicroBatch, old: dict[int, Tensor] | None, outputs: LossOutputs
+    ) -> None:
         """Gradients of what is kept, without a backward pass for filtered sequences where that is cheaper."""
         kept = [row for row, keep in zip(micro.rows, outputs.keep_mask.tolist(), strict=True) if keep]
         if not kept:
@@ -315,7 +254,7 @@ class Trainer:
         self._model.zero_grad(set_to_none=True)
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _inputs(self, batch: _Batch, micro: MicroBatch, policy: Tensor, old: Tensor) -> LossInputs:
+    def _inputs(self, batch: StepBatch, micro: MicroBatch, policy: Tensor, old: Tensor) -> LossInputs:
         rows = torch.tensor(micro.rows)
         return LossInputs(
             policy_logprobs=policy,
@@ -327,12 +266,12 @@ class Trainer:
             chunk_ids=micro.chunk_ids,
         )
 
-    def _note_not_finite(self, policy: Tensor, old: Tensor, micro: MicroBatch, tally: _Tally) -> None:
+    def _note_not_finite(self, policy: Tensor, old: Tensor, micro: MicroBatch, tally: StepTally) -> None:
         finite = torch.isfinite(policy) & torch.isfinite(old) & torch.isfinite(micro.behavior_logprobs)
         for index in (~finite & micro.loss_mask).any(dim=1).nonzero().flatten().tolist():
             tally.offending.add(micro.rows[index])
 
-    def _tally(self, batch: _Batch, micro: MicroBatch, old: Tensor, outputs: LossOutputs, tally: _Tally) -> None:
+    def _tally(self, batch: StepBatch, micro: MicroBatch, old: Tensor, outputs: LossOutputs, tally: StepTally) -> None:
         keep, divergence = outputs.keep_mask.tolist(), outputs.divergence.tolist()
         lengths = micro.loss_mask.sum(dim=1).tolist()
         tokens = sum(length for length, kept in zip(lengths, keep, strict=True) if kept)
@@ -343,13 +282,13 @@ class Trainer:
         tally.clipped += outputs.metrics.clipped_share.item() * tokens
         tally.keep.update(zip(micro.rows, keep, strict=True))
         tally.divergence.update(zip(micro.rows, divergence, strict=True))
-        _add_mismatch(batch, micro, old, tally)
+        add_mismatch(batch, micro, old, tally)
 
     @torch.no_grad()
-    def _measure_mismatch(self, batch: _Batch, tally: _Tally) -> None:
+    def _measure_mismatch(self, batch: StepBatch, tally: StepTally) -> None:
         rows = [row for row, own in enumerate(batch.own) if own][:MISMATCH_SEQUENCES]
         for micro in self._micro_batches(batch, rows):
-            _add_mismatch(batch, micro, self._score(micro), tally)
+            add_mismatch(batch, micro, self._score(micro), tally)
 
 
 def _checkpoint_layers(model: Any) -> None:
@@ -370,32 +309,5 @@ def cache_bytes(model: torch.nn.Module) -> int:
     return 2 * int(layers) * int(heads) * int(size) * next(model.parameters()).element_size()
 
 
-def _add_mismatch(batch: _Batch, micro: MicroBatch, old: Tensor, tally: _Tally) -> None:
-    """|o - q| on own sequences: what engine and trainer disagree by."""
-    own = torch.tensor([batch.own[row] for row in micro.rows], device=old.device).unsqueeze(1)
-    counted = micro.loss_mask & own
-    tally.mismatch += (old - micro.behavior_logprobs).abs().masked_fill(~counted, 0.0).sum().item()
-    tally.mismatch_tokens += int(counted.sum().item())
-
-
 def _pad(rows: Sequence[Tensor], width: int) -> Tensor:
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
-
-
-def _report(index: int, group: TrainingGroup, batch: _Batch, tally: _Tally) -> GroupReport:
-    rows = [row for row, (g, _) in enumerate(batch.positions) if g == index]
-    with_advantage = [row for row in rows if batch.advantages[row] != 0]
-    active = [row for row in with_advantage if batch.sequences[row].excluded is None]
-    kept = sum(tally.keep.get(row, False) for row in active)
-    filtered = sum(not tally.keep.get(row, True) for row in active)
-    negative = [tally.divergence[row] for row in active if batch.advantages[row] < 0 and row in tally.divergence]
-    return GroupReport(
-        origin=group.origin,
-        sequences=len(rows),
-        trained=kept,
-        filtered=filtered,
-        zero_advantage=len(rows) - len(with_advantage),
-        divergence=sum(negative) / len(negative) if negative else None,
-        mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
-        excluded=tuple(reason for row in with_advantage if (reason := batch.sequences[row].excluded) is not None),
-    )
