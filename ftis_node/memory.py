@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -21,6 +22,9 @@ USABLE_SHARE = 0.8
 LARGEST_BUDGET = 16_384
 """Padded tokens in a micro-batch; larger ones are not faster."""
 
+ENOUGH_ON_CPU = 768 * 2**20
+"""Bytes of activations beyond which larger micro-batches are not faster on a CPU (SmolLM2-135M, 2 cores)."""
+
 SMALLEST_BUDGET = 16
 GIB = 2**30
 MIB = 2**20
@@ -30,12 +34,13 @@ MIB = 2**20
 class MemoryNeeds:
     """Bytes. ``fixed`` is what a step holds beside the weights whatever its micro-batches (gradients, optimizer state,
     one chunk of logits); ``per_token`` what each padded token of a micro-batch adds; ``cache_per_token`` what a
-    token of a completion in the making takes."""
+    token of a completion in the making takes; ``enough`` what more of does not make a step faster."""
 
     available: int
     fixed: int
     per_token: float
     cache_per_token: int
+    enough: float
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def plan(needs: MemoryNeeds, *, longest: int, micro_batch_tokens: int | None, de
         )
     budget = micro_batch_tokens
     if budget is None:
-        budget = int((usable - needs.fixed) / max(needs.per_token, 1.0))
+        budget = int(min(usable - needs.fixed, needs.enough) / max(needs.per_token, 1.0))
         budget = max(longest if longest < LARGEST_BUDGET else SMALLEST_BUDGET, min(LARGEST_BUDGET, budget))
     rows = max(1, min(decode_rows, int(usable / max(1, needs.cache_per_token * longest))))
     text = (
@@ -94,7 +99,8 @@ def measure(
             f"a first pass over {tokens} tokens does not fit into the {available / GIB:.1f} GiB that are free: take a"
             " smaller model, LoRA (--set lora.rank=16), or --set training.gradient_checkpointing=on"
         ) from error
-    return MemoryNeeds(available, fixed, max(peak, 0) / tokens, cache_per_token)
+    enough = ENOUGH_ON_CPU if device.type == "cpu" else math.inf
+    return MemoryNeeds(available, fixed, max(peak, 0) / tokens, cache_per_token, enough)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """Memory: budgets from figures, and work that is done again in smaller pieces, with the same result."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.trainer import Trainer
 from ftis_node.types import SamplingParams
 
-NEEDS = MemoryNeeds(available=10 * GIB, fixed=4 * GIB, per_token=2**20, cache_per_token=2**16)
+NEEDS = MemoryNeeds(available=10 * GIB, fixed=4 * GIB, per_token=2**20, cache_per_token=2**16, enough=math.inf)
 
 
 def test_the_budget_is_what_is_left_beside_gradients_and_optimizer() -> None:
@@ -28,6 +29,11 @@ def test_the_budget_is_what_is_left_beside_gradients_and_optimizer() -> None:
 def test_more_memory_than_needed_makes_no_larger_batches() -> None:
     roomy = replace(NEEDS, available=1000 * GIB)
     assert plan(roomy, longest=1024, micro_batch_tokens=None, decode_rows=64).micro_batch_tokens == LARGEST_BUDGET
+
+
+def test_a_cpu_takes_no_more_than_makes_it_faster() -> None:
+    chosen = plan(replace(NEEDS, enough=2 * GIB), longest=1024, micro_batch_tokens=None, decode_rows=64)
+    assert chosen.micro_batch_tokens == 2048
 
 
 def test_what_the_party_configured_is_left_as_it_is() -> None:

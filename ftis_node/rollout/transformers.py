@@ -22,7 +22,6 @@ from transformers import DynamicCache
 from ftis_node.errors import ModelError, OutOfMemoryError
 from ftis_node.memory import is_out_of_memory
 from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of
-from ftis_node.rollout.fast_decode import transposed_linears
 from ftis_node.rollout.sampling import row_uniforms, sample
 from ftis_node.types import SamplingParams
 from ftis_node.vocabulary import Vocabulary
@@ -116,7 +115,7 @@ class TransformersEngine:
         training = self._model.training
         self._model.eval()
         try:
-            with torch.no_grad(), transposed_linears(self._model):
+            with torch.no_grad():
                 yield
         finally:
             self._model.train(training)
