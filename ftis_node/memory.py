@@ -83,15 +83,20 @@ def plan(needs: MemoryNeeds, *, longest: int, micro_batch_tokens: int | None, de
 def measure(
     *, device: torch.device, fixed: int, cache_per_token: int, tokens: int, pass_over: Callable[[int], None]
 ) -> MemoryNeeds:
-    """Run ``pass_over(tokens)``, a forward and backward pass over so many tokens, and look at the peak.
+    """Run ``pass_over``, a forward and backward pass over so many tokens, and look at the peaks.
 
-    Raises ModelError when even that does not fit.
+    A first pass makes the gradients, which are part of ``fixed``; two more, of different lengths, tell what each token
+    takes and what every pass takes. Raises ModelError when that does not fit.
     """
     available = available_bytes(device)
+    few = max(2, tokens // 4)
     try:
+        pass_over(few)
         before = _reset_peak(device)
+        pass_over(few)
+        small = _peak(device) - before
         pass_over(tokens)
-        peak = _peak(device) - before
+        large = _peak(device) - before
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -99,8 +104,10 @@ def measure(
             f"a first pass over {tokens} tokens does not fit into the {available / GIB:.1f} GiB that are free: take a"
             " smaller model, LoRA (--set lora.rank=16), or --set training.gradient_checkpointing=on"
         ) from error
+    per_token = max(0.0, (large - small) / max(1, tokens - few))
+    every_pass = max(0, int(large - per_token * tokens))
     enough = ENOUGH_ON_CPU if device.type == "cpu" else math.inf
-    return MemoryNeeds(available, fixed, max(peak, 0) / tokens, cache_per_token, enough)
+    return MemoryNeeds(available, fixed + every_pass, per_token, cache_per_token, enough)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

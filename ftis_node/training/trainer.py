@@ -80,10 +80,13 @@ class Trainer:
         tokens = min(longest, PROBE_TOKENS)
         state = self._optimizer.state_dict()["state"]
         fixed = 0 if state else state_bytes(self._masters.parameters, self._training)
-        return measure(
-            device=self._device, fixed=fixed, cache_per_token=cache_bytes(self._model), tokens=tokens,
-            pass_over=self._pass_over,
-        )  # fmt: skip
+        try:
+            return measure(
+                device=self._device, fixed=fixed, cache_per_token=cache_bytes(self._model), tokens=tokens,
+                pass_over=self._pass_over,
+            )  # fmt: skip
+        finally:
+            self._clear()
 
     def _pass_over(self, tokens: int) -> None:
         ids = tuple(i % 50 for i in range(tokens - 1))
@@ -91,7 +94,6 @@ class Trainer:
         micro = collate([sequence], [(0,)], pad_id=self._pad_id, device=self._device)
         with self._training_mode():
             self._score(micro).sum().backward()
-        self._clear()
 
     def step(self, groups: Sequence[TrainingGroup]) -> StepReport:
         """Learn from exactly these groups; each counts in the mean, whatever becomes of its sequences.
