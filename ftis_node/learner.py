@@ -63,7 +63,7 @@ class Learner:
         self._checkpoints = home / "checkpoints"
         self._store = LearnerStore(home)
         self._round = 0
-        self._activity("loading the model")
+        self._activity("loading the run's data and the model")
         if config.training.torch_threads is not None:
             torch.set_num_threads(config.training.torch_threads)
         self._run = parse_run(self._store.run_manifest(), source="stored run manifest")

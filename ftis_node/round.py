@@ -47,8 +47,11 @@ class Party:
 
 def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
     """Load the model and the tasks of a run. Raises ModelError, ConfigError."""
+    # Either may wait for the hub.
+    log.info("loading %s", ", ".join(spec.name for spec in run.manifest.tasks))
     sources = TaskSources(files=config.data.files)
     tasks = {spec.name: check_task(spec, sources) for spec in run.manifest.tasks}
+    log.info("loading the model %s", config.model.name)
     loaded = load_model(config.model, config.lora, seed=seed)
     rate = config.training.learning_rate
     return Party(

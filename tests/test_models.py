@@ -1,7 +1,10 @@
 """Models: tokenizers as bytes, bad input in one line, no pickles, no foreign code."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -278,3 +281,19 @@ def test_a_real_gguf_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.
     # A checkpoint of it is an ordinary folder again.
     loaded.model.save_pretrained(tmp_path / "checkpoint")
     AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")
+
+
+@pytest.mark.slow
+def test_a_hub_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "from ftis_node.config import LoraConfig, ModelConfig\n"
+        "from ftis_node.models import load_model\n"
+        "load_model(ModelConfig(name='somebody/some-model'), LoraConfig(), seed=0)\n"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment, timeout=240
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ftis_node.errors.ModelError: --model somebody/some-model: can't be loaded: "), done.stderr
+    assert "127.0.0.1:9" in last
