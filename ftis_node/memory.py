@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from ftis_node.allocator import trim_malloc
 from ftis_node.errors import ModelError
 
 USABLE_SHARE = 0.8
@@ -92,6 +93,7 @@ def measure(
     few = max(2, tokens // 4)
     try:
         pass_over(few)
+        trim_malloc()  # what loading the model left free would hide what the passes take
         before = _reset_peak(device)
         pass_over(few)
         small = _peak(device) - before

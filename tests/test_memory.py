@@ -1,6 +1,8 @@
 """Memory: budgets from figures, and work that is done again in smaller pieces, with the same result."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -181,6 +183,21 @@ def test_quantized_optimizers_need_a_gpu() -> None:
             small(), training=TrainingConfig(optimizer="adam8bit"), ftis=FtisConfig(), learning_rate=1e-3,
             temperature=1.0, pad_id=0,
         )  # fmt: skip
+
+
+def test_free_heap_does_not_hide_what_a_pass_takes() -> None:
+    """As after loading a large model with the allocator that keeps freed memory."""
+    code = (
+        "from ftis_node.allocator import tune_malloc\n"
+        "tune_malloc()\n"
+        "import torch\n"
+        "from tests.test_memory import small, trainer\n"
+        "torch.ones(2**28)\n"
+        "print(trainer(small()).needs(longest=512).per_token)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 1024
 
 
 def test_gradients_are_not_counted_with_the_tokens() -> None:
