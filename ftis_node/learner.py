@@ -29,7 +29,7 @@ from ftis_node.manifest import check_ceilings, parse_run
 from ftis_node.memory import plan
 from ftis_node.peer_groups import PeerGroups
 from ftis_node.round import OWN, build_party, check, generate, train, training_group
-from ftis_node.round_report import RoundClock, build_report, describe
+from ftis_node.round_report import RoundClock, build_report, count_by_author, describe
 from ftis_node.store.learner import LearnerStore, ReadyGroup
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
@@ -251,7 +251,7 @@ class Learner:
         self._totals = report.totals
         forget_before = now_ms() - 2 * int(self._run.manifest.limits.max_age_seconds * 1000)
         used = [(ready.name, ready.group_index) for ready in chosen]
-        self._store.finish_round(self._round, used, report, forget_before_ms=forget_before)
+        self._store.finish_round(self._round, used, report, count_by_author(step), forget_before_ms=forget_before)
         return report
 
     def _warn_of_faults(self, step: StepReport, peers: list[ReadyGroup], own: int) -> None:

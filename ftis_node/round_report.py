@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 from ftis_node.rollout.engine import GenerationStats
 from ftis_node.round import OWN
+from ftis_node.store import authors
+from ftis_node.store.authors import AuthorRound
 from ftis_node.store.reports import PhaseSeconds, RoundReport, SequenceCounts, Totals, add_to_totals
 from ftis_node.training.step import GroupReport, StepReport
 from ftis_node.types import short_id
@@ -68,6 +70,24 @@ def build_report(round_number: int, step: StepReport, clock: RoundClock, *, befo
         used_authors=dict(Counter(short_id(bytes.fromhex(group.origin)) for group in peers)),
     )
     return add_to_totals(before, report)
+
+
+def count_by_author(step: StepReport) -> list[AuthorRound]:
+    """What became of each author's sequences in this step."""
+    by_author: defaultdict[bytes, list[GroupReport]] = defaultdict(list)
+    for group in step.groups:
+        by_author[authors.OWN if group.origin == OWN else bytes.fromhex(group.origin)].append(group)
+    return [
+        AuthorRound(
+            author=author,
+            sequences=sum(group.sequences for group in groups),
+            trained=sum(group.trained for group in groups),
+            filtered=sum(group.filtered for group in groups),
+            zero_advantage=sum(group.zero_advantage for group in groups),
+            excluded=sum(len(group.excluded) for group in groups),
+        )
+        for author, groups in by_author.items()
+    ]
 
 
 def describe(report: RoundReport) -> str:

@@ -6,6 +6,7 @@ so it is parsed as hostile input: bounded, and unknown keys are ignored.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,11 +15,15 @@ from ftis_node import __version__
 from ftis_node.clock import now_ms
 from ftis_node.identity import daemon_of
 from ftis_node.manifest import parse_run
-from ftis_node.store.reader import StoreReader
+from ftis_node.status.agreement import Agreement, agreement_of
+from ftis_node.store import authors
+from ftis_node.store.authors import AuthorTotals
+from ftis_node.store.reader import PeerRow, StoreReader
 from ftis_node.store.reports import RoundReport
 
 STATUS_SCHEMA = 1
 LONGEST = 500
+RATE_ROUNDS = 20
 
 
 class _Part(BaseModel):
@@ -26,6 +31,8 @@ class _Part(BaseModel):
 
 
 class PeerStatus(_Part):
+    """A peer as this node knows it. The counts of sequences and the agreement are over the last 1,000 rounds."""
+
     peer_id: str = Field(max_length=64)
     address: str | None = Field(max_length=200)
     model: str = Field(max_length=100)
@@ -45,6 +52,13 @@ class PeerStatus(_Part):
     throttled_ms: int = 0
     throttled_at_ms: int = 0
     twin_at_ms: int = 0
+
+    sequences: int = 0
+    trained: int = 0
+    filtered: int = 0
+    zero_advantage: int = 0
+    excluded: int = 0
+    agreement: Agreement = Agreement(measured=0)
 
 
 class DialStatus(_Part):
@@ -87,6 +101,9 @@ class NodeStatus(_Part):
     activity_until_ms: int | None
     last_round_at_ms: int | None
     last_round: RoundReport | None
+    seconds_per_round: float | None = None
+    own_agreement: Agreement = Agreement(measured=0)
+    peers_agreement: Agreement = Agreement(measured=0)
     inbox: dict[str, int]
     published_batches: int
     published_bytes: int
@@ -106,6 +123,7 @@ def read_status(home: Path) -> NodeStatus:
         published, received = store.published(), store.received()
         daemon = daemon_of(home)
         twin = _of_daemon(store.network_state("twin"), daemon)
+        by_author = {row.author: row for row in store.author_totals()}
         return NodeStatus(
             at_ms=now_ms(),
             version=__version__,
@@ -128,17 +146,15 @@ def read_status(home: Path) -> NodeStatus:
             activity_until_ms=activity.until_ms if activity is not None else None,
             last_round_at_ms=None if last is None else last[1],
             last_round=None if last is None else last[0],
+            seconds_per_round=_seconds_per_round(store.round_times(RATE_ROUNDS)),
+            own_agreement=_agreement(by_author.get(authors.OWN)),
+            peers_agreement=_agreement(by_author.get(authors.PEERS)),
             inbox=store.inbox_states(),
             published_batches=published[0],
             published_bytes=published[1],
             received_batches=received[0],
             received_bytes=received[1],
-            peers=tuple(
-                PeerStatus(
-                    peer_id=row.peer.hex(), **{k: getattr(row, k) for k in PeerStatus.model_fields if k != "peer_id"}
-                )
-                for row in store.peers()
-            ),
+            peers=tuple(_peer(row, by_author.get(row.peer)) for row in store.peers()),
             dials=tuple(
                 DialStatus(address=d.address, state=d.state, since_ms=d.since_ms, retry_at_ms=d.retry_at_ms)
                 for d in store.dials()
@@ -148,6 +164,27 @@ def read_status(home: Path) -> NodeStatus:
                 for r in store.rejections()
             ),
         )
+
+
+def _peer(row: PeerRow, used: AuthorTotals | None) -> PeerStatus:
+    known = dataclasses.asdict(row) | {"peer_id": row.peer.hex()}
+    if used is not None:
+        known |= dataclasses.asdict(used) | {"agreement": _agreement(used)}
+    return PeerStatus.model_validate(known)
+
+
+def _agreement(used: AuthorTotals | None) -> Agreement:
+    if used is None:
+        return Agreement(measured=0)
+    return agreement_of(used.measured, used.agreement_sum, used.agreement_squares)
+
+
+def _seconds_per_round(times: list[tuple[int, int]]) -> float | None:
+    """The mean over the newest rounds, from (round, ms) of each."""
+    if len(times) < 2:
+        return None
+    (first, begin_ms), (last, end_ms) = times[0], times[-1]
+    return (end_ms - begin_ms) / 1000 / (last - first)
 
 
 def _of_daemon(value: bytes | None, daemon: int | None) -> str | None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
+from ftis_node.store import authors
+from ftis_node.store.authors import AuthorRound
 from ftis_node.store.reports import RoundReport
 from ftis_node.store.schema import open_database, transaction
 from ftis_node.types import BatchName, LocalProfile, PeerId
@@ -313,9 +315,15 @@ class LearnerStore:
         return cursor.rowcount
 
     def finish_round(
-        self, round_number: int, used: Sequence[tuple[BatchName, int]], report: RoundReport, *, forget_before_ms: int
+        self,
+        round_number: int,
+        used: Sequence[tuple[BatchName, int]],
+        report: RoundReport,
+        by_author: Sequence[AuthorRound],
+        *,
+        forget_before_ms: int,
     ) -> None:
-        """Commit a trained round: its groups are used, its claims end, its report is kept."""
+        """Commit a trained round: its groups are used, its claims end, what is reported of it is kept."""
         with transaction(self._db):
             self._db.executemany(
                 "UPDATE inbox_groups SET state = 'used', used_round = ? WHERE name = ? AND group_index = ?",
@@ -325,6 +333,7 @@ class LearnerStore:
             self._db.execute(
                 "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (round_number, now_ms(), report.model_dump_json())
             )
+            authors.record(self._db, round_number, by_author)
             self._forget(round_number, forget_before_ms)
 
     def _forget(self, round_number: int, before_ms: int) -> None:
@@ -346,6 +355,7 @@ class LearnerStore:
                 (round_number,),
             )
             self._db.execute("DELETE FROM rounds WHERE round > ?", (round_number,))
+            authors.rewind(self._db, round_number)
         return cursor.rowcount
 
     def last_report(self) -> RoundReport | None:

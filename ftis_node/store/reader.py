@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 
 from ftis_node.errors import StoreError
+from ftis_node.store import authors
+from ftis_node.store.authors import AuthorTotals
 from ftis_node.store.reports import RoundReport
 from ftis_node.store.schema import open_read_only
 
@@ -105,6 +107,20 @@ class StoreReader:
     def rounds(self, after: int = 0) -> list[RoundReport]:
         rows = self._db.execute("SELECT report FROM rounds WHERE round > ? ORDER BY round", (after,)).fetchall()
         return [RoundReport.model_validate_json(row[0]) for row in rows]
+
+    def recent_rounds(self, count: int) -> list[tuple[RoundReport, int]]:
+        """The newest reports with the time (ms) of each, oldest first."""
+        rows = self._db.execute("SELECT report, at_ms FROM rounds ORDER BY round DESC LIMIT ?", (count,)).fetchall()
+        return [(RoundReport.model_validate_json(row[0]), int(row[1])) for row in reversed(rows)]
+
+    def round_times(self, count: int) -> list[tuple[int, int]]:
+        """Number and time (ms) of the newest rounds, oldest first."""
+        rows = self._db.execute("SELECT round, at_ms FROM rounds ORDER BY round DESC LIMIT ?", (count,)).fetchall()
+        return [(int(row[0]), int(row[1])) for row in reversed(rows)]
+
+    def author_totals(self) -> list[AuthorTotals]:
+        """What became of each author's sequences in the last rounds."""
+        return authors.totals(self._db)
 
     def peers(self) -> list[PeerRow]:
         rows = self._db.execute(

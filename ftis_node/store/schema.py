@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ftis_node.errors import HomeError, StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_TIMEOUT_SECONDS = 20.0
 STORE_FILE = "store.sqlite3"
 
@@ -87,6 +87,11 @@ CREATE TABLE IF NOT EXISTS verdicts (
     outcome TEXT NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL, at_ms INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, report TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS author_rounds (
+    round INTEGER NOT NULL, author BLOB NOT NULL, sequences INTEGER NOT NULL, trained INTEGER NOT NULL,
+    filtered INTEGER NOT NULL, zero_advantage INTEGER NOT NULL, excluded INTEGER NOT NULL, agreement REAL,
+    PRIMARY KEY (round, author)
+) STRICT, WITHOUT ROWID;
 """
 
 MIGRATIONS: dict[int, tuple[str, ...]] = {
@@ -97,6 +102,7 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE peers ADD COLUMN twin_at_ms INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE received_slots ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
     ),
+    2: (),  # only new tables, which are made anyway
 }
 """What brings a store of that version to the next one: an update of the software loses nothing."""
 

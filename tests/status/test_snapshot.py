@@ -16,9 +16,11 @@ from ftis_node.commands import health as health_command
 from ftis_node.errors import StoreError
 from ftis_node.identity import lock_home
 from ftis_node.status import rendering
+from ftis_node.status.agreement import Agreement
 from ftis_node.status.judgement import Judgement, Level, judge, reach
 from ftis_node.status.rendering import HealthResult
 from ftis_node.status.snapshot import DialStatus, NodeStatus, read_status
+from ftis_node.store.authors import OWN, AuthorRound
 from ftis_node.store.learner import LearnerStore
 from ftis_node.store.network import NetworkStore
 from ftis_node.store.reports import RoundReport
@@ -42,9 +44,9 @@ def home(tmp_path: Path) -> Path:
     )
     learner.put_profile(LocalProfile(b"f" * 32, 258), model="builtin:small", parameters=10, trainable=5)
     learner.put_activity("waiting for 2 peers' groups", round_number=2, until_ms=None)
-    learner.finish_round(
-        1, [], RoundReport(round=1, own_groups=2, peer_groups=1, stepped=True, own_reward=0.5), forget_before_ms=0
-    )
+    report = RoundReport(round=1, own_groups=2, peer_groups=1, stepped=True, own_reward=0.5)
+    used = AuthorRound(PEER, sequences=8, trained=5, filtered=2, zero_advantage=1, agreement=0.25)
+    learner.finish_round(1, [], report, [AuthorRound(OWN, sequences=16, trained=16), used], forget_before_ms=0)
     network.close()
     learner.close()
     return tmp_path
@@ -58,6 +60,10 @@ def test_all_that_is_shown_comes_from_the_store(home: Path) -> None:
     assert (status.model, status.parameters, status.trainable_parameters) == ("builtin:small", 10, 5)
     assert status.last_round is not None
     assert status.last_round.own_reward == 0.5
+    peer = status.peers[0]
+    assert (peer.sequences, peer.trained, peer.filtered, peer.zero_advantage) == (8, 5, 2, 1)
+    assert peer.agreement == Agreement(measured=1, mean=0.25)
+    assert status.own_agreement.verdict == "unknown"
     assert status.peers[0].connected
     assert status.listening == "127.0.0.1:47100"
     assert judge(status) == Judgement(Level.HEALTHY)

@@ -12,6 +12,7 @@ import pytest
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store import schema
+from ftis_node.store.authors import AuthorRound
 from ftis_node.store.learner import GroupVerdict, LearnerStore, ReceivedRow
 from ftis_node.store.network import NetworkStore, ReceivedBatch
 from ftis_node.store.reader import StoreReader
@@ -63,6 +64,19 @@ def sides(tmp_path: Path):
     yield network, learner
     network.close()
     learner.close()
+
+
+def test_what_became_of_an_author_follows_the_rounds(tmp_path: Path) -> None:
+    learner = LearnerStore(tmp_path)
+    for number, agreement in ((1, 0.5), (2, None), (3, -0.5)):
+        row = AuthorRound(bytes(32), sequences=4, trained=3, filtered=1, agreement=agreement)
+        learner.finish_round(number, [], report(number), [row], forget_before_ms=0)
+    learner.rewind(2)  # round 3 is done again, with other samples
+    learner.close()
+    with StoreReader(tmp_path) as store:
+        (totals,) = store.author_totals()
+    assert (totals.author, totals.sequences, totals.trained, totals.filtered) == (bytes(32), 8, 6, 2)
+    assert (totals.measured, totals.agreement_sum, totals.agreement_squares) == (1, 0.5, 0.25)
 
 
 def test_epochs_grow_even_when_the_clock_stands_still(sides, monkeypatch) -> None:
@@ -142,7 +156,7 @@ def test_a_group_is_ready_then_used_once(sides) -> None:
     assert learner.unchecked(10) == []
     first, second = learner.ready(10)
     assert (first.author, first.delivered_by, first.author_groups, first.suspect) == (ALICE, BOB, 2, False)
-    learner.finish_round(2, [(first.name, first.group_index)], report(2), forget_before_ms=0)
+    learner.finish_round(2, [(first.name, first.group_index)], report(2), [], forget_before_ms=0)
     assert learner.ready(10) == [second]
 
 
@@ -151,8 +165,8 @@ def test_a_rewind_frees_what_was_used_after_the_checkpoint(sides) -> None:
     accept(network, batch(1))
     check_all(learner, batch(1))
     first, second = learner.ready(10)
-    learner.finish_round(2, [(first.name, first.group_index)], report(2), forget_before_ms=0)
-    learner.finish_round(3, [(second.name, second.group_index)], report(3), forget_before_ms=0)
+    learner.finish_round(2, [(first.name, first.group_index)], report(2), [], forget_before_ms=0)
+    learner.finish_round(3, [(second.name, second.group_index)], report(3), [], forget_before_ms=0)
     assert learner.rewind(2) == 1
     assert learner.ready(10) == [second]
     last = learner.last_report()
@@ -165,7 +179,7 @@ def test_a_used_group_stays_known_as_long_as_its_batch_is_held(sides) -> None:
     accept(network, batch(1))
     check_all(learner, batch(1))
     used = [(group.name, group.group_index) for group in learner.ready(10)]
-    learner.finish_round(2, used, report(2), forget_before_ms=FAR)
+    learner.finish_round(2, used, report(2), [], forget_before_ms=FAR)
     assert learner.unchecked(10) == []  # forgotten too early, it would be trained on again
 
 
@@ -196,7 +210,7 @@ def test_a_crash_in_training_makes_a_batch_suspect_and_a_clean_stop_does_not(sid
     learner.claim([batch(1).name])
     learner.release_unfinished()  # a clean stop takes back its own claim only
     assert all(group.suspect for group in learner.ready(10))
-    learner.finish_round(2, [(batch(1).name, 0)], report(2), forget_before_ms=0)
+    learner.finish_round(2, [(batch(1).name, 0)], report(2), [], forget_before_ms=0)
     assert not any(group.suspect for group in learner.ready(10))
 
 
