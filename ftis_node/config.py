@@ -148,6 +148,9 @@ class TrainingConfig(Section):
     )
     max_rounds: int | None = Field(default=None, ge=1, description="stop training after so many rounds; not set: never")
     checkpoint_every: int = Field(default=1, ge=1, description="rounds from one checkpoint to the next")
+    agreement_every: int = Field(
+        default=20, ge=0, description="rounds from one measurement of whether peers' samples help to the next; 0: never"
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**62, description="drawn once and remembered if not set")
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads of the learner; torch's choice if not set"
