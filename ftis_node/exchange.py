@@ -17,6 +17,7 @@ from ftis_node.config import CeilingsConfig
 from ftis_node.errors import StoreError, WireError
 from ftis_node.identity import Identity
 from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
+from ftis_node.log import about
 from ftis_node.manifest import Run
 from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
 from ftis_node.store.peers import StoredScore
@@ -113,7 +114,13 @@ class BatchExchange:
             self._recent_bytes -= len(self._recent.popitem(last=False)[1])
 
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
-        log.warning("%s broke the protocol (%s): %s", short_id(neighbour.peer_id), reason, detail)
+        log.warning(
+            "%s broke the protocol (%s): %s",
+            short_id(neighbour.peer_id),
+            reason,
+            detail,
+            extra=about(peer=neighbour.peer_id),
+        )
         await self._database(self._store.count_rejection, neighbour.peer_id, reason, Blame.NEIGHBOUR.value, detail)
         await self._charge(neighbour.peer_id, reason)
 
@@ -142,7 +149,9 @@ class BatchExchange:
             await self._ban(peer, f"score {score.value:.0f}, last for {reason}", BAN_MS, None)
 
     async def _ban(self, peer: PeerId, reason: str, duration_ms: int, proof: bytes | None) -> None:
-        log.error("%s is banned for %.0f minutes: %s", short_id(peer), duration_ms / 60_000, reason)
+        log.error(
+            "%s is banned for %.0f minutes: %s", short_id(peer), duration_ms / 60_000, reason, extra=about(peer=peer)
+        )
         until = now_ms() + duration_ms
         await self._database(self._store.peers.ban, peer, until_ms=until, reason=reason, proof=proof)
         self.on_ban(peer, reason)
@@ -223,7 +232,13 @@ class BatchExchange:
     async def _blame(self, rejected: Rejected, neighbour: Neighbour) -> None:
         author = rejected.author
         peer = neighbour.peer_id if rejected.blame is Blame.NEIGHBOUR or author is None else author
-        log.warning("rejected a batch of %s: %s: %s", short_id(peer), rejected.reason.value, rejected.detail)
+        log.warning(
+            "rejected a batch of %s: %s: %s",
+            short_id(peer),
+            rejected.reason.value,
+            rejected.detail,
+            extra=about(peer=peer),
+        )
         await self._database(
             self._store.count_rejection, peer, rejected.reason.value, rejected.blame.value, rejected.detail
         )
@@ -269,7 +284,13 @@ class BatchExchange:
             if verdict.outcome == "accepted":
                 accepted[verdict.author] += 1
             elif verdict.outcome == "rejected":
-                log.warning("rejected a group of %s: %s: %s", short_id(verdict.author), verdict.reason, verdict.detail)
+                log.warning(
+                    "rejected a group of %s: %s: %s",
+                    short_id(verdict.author),
+                    verdict.reason,
+                    verdict.detail,
+                    extra=about(peer=verdict.author, batch=verdict.name),
+                )
                 await self._charge(verdict.author, verdict.reason)
         for author, groups in accepted.items():
             await self._database(self._rescore, author, functools.partial(_reward, groups))

@@ -26,6 +26,7 @@ from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError
 from ftis_node.inbox.verify import Rejected
+from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
 from ftis_node.memory import plan
 from ftis_node.peer_groups import PeerGroups
@@ -115,9 +116,9 @@ class Learner:
         """One line per round, but not more often than people can read."""
         if time.monotonic() - self._logged_at >= LOG_SECONDS or report.round == self._config.training.max_rounds:
             self._logged_at = time.monotonic()
-            log.info("%s", describe(report))
+            log.info("%s", describe(report), extra=about(round_number=report.round))
         else:
-            log.debug("%s", describe(report))
+            log.debug("%s", describe(report), extra=about(round_number=report.round))
 
     def _activity(self, text: str, *, until_ms: int | None = None) -> None:
         self._store.put_activity(text, round_number=self._round, until_ms=until_ms)
@@ -129,7 +130,11 @@ class Learner:
 
     def _restore(self) -> None:
         for name in self._store.quarantine_repeated():
-            log.error("batch %s is quarantined: the learner ended twice while it worked on it", short_id(name))
+            log.error(
+                "batch %s is quarantined: the learner ended twice while it worked on it",
+                short_id(name),
+                extra=about(batch=name),
+            )
         restored = load_newest(self._checkpoints, model=self._party.loaded.model)
         if restored is not None:
             self._round = restored.progress.round_number
@@ -276,10 +281,20 @@ class Learner:
         """Samples whose log-probs are not finite are named; they are not used again."""
         for group, sequence in step.offending:
             where = "own" if group < own else f"batch {short_id(peers[group - own].name)}"
-            log.error("log-probs that are not finite: %s, group %d, sequence %d", where, group, sequence)
+            log.error(
+                "log-probs that are not finite: %s, group %d, sequence %d",
+                where,
+                group,
+                sequence,
+                extra=about(round_number=self._round),
+            )
         mismatch = step.own_logprob_mismatch
         if mismatch is not None and mismatch > MISMATCH_ALARM and self._run.manifest.sampling.untruncated:
-            log.warning("engine and trainer disagree by %.3f per token on own samples", mismatch)
+            log.warning(
+                "engine and trainer disagree by %.3f per token on own samples",
+                mismatch,
+                extra=about(round_number=self._round),
+            )
 
     def _save(self) -> None:
         self._activity("writing a checkpoint")

@@ -24,6 +24,7 @@ from ftis_node.config import NodeConfig
 from ftis_node.errors import ConfigError, WireError
 from ftis_node.exchange import DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
+from ftis_node.log import LogSettings
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
 from ftis_node.store.network import NetworkStore
@@ -46,7 +47,7 @@ class NodeOptions:
     home: Path
     run_file: Path | None
     expected_run_id: RunId | None
-    log_level: str
+    log: LogSettings
     until_stdin_closes: bool = False
     trains: bool = True
     invitation: str | None = None
@@ -199,7 +200,7 @@ class _Node:
         learner = None
         if trains:
             self._learner = LearnerProcess(
-                self._options.home, self._config, self._options.log_level,
+                self._options.home, self._config, self._options.log,
                 functools.partial(half.put_of_this_process, "learner"),
             )  # fmt: skip
             learner = asyncio.create_task(self._learner.run())

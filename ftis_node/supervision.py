@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ftis_node.config import NodeConfig
+from ftis_node.log import LogSettings
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ ReportLearner = Callable[[str], Awaitable[None]]
 class LearnerProcess:
     """Starts the learner, restarts it with backoff when it dies, stops it in order."""
 
-    def __init__(self, home: Path, config: NodeConfig, log_level: str, report: ReportLearner) -> None:
+    def __init__(self, home: Path, config: NodeConfig, log_settings: LogSettings, report: ReportLearner) -> None:
         self._home = home
-        self._log_level = log_level
+        self._log_settings = log_settings
         self._config = config
         self._report = report
         self._process: asyncio.subprocess.Process | None = None
@@ -61,7 +62,8 @@ class LearnerProcess:
 
     async def _run_once(self, *, after_kill: bool) -> int:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ftis_node.commands.learner", str(self._home), self._log_level,
+            sys.executable, "-m", "ftis_node.commands.learner", str(self._home),
+            self._log_settings.level, self._log_settings.format,
             *(["after-kill"] if after_kill else []),
             stdin=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip

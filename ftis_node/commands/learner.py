@@ -19,7 +19,7 @@ from types import FrameType
 from ftis_node.allocator import tune_malloc
 from ftis_node.config import NodeConfig
 from ftis_node.errors import FtisError
-from ftis_node.log import set_up_logging
+from ftis_node.log import LogSettings, set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ class StopSignal:
 
 def main() -> int:
     """Run rounds until ``training.max_rounds`` or SIGTERM; returns the exit code."""
-    home, log_level = Path(sys.argv[1]), sys.argv[2]
-    after_kill = "after-kill" in sys.argv[3:]
-    set_up_logging("learner", log_level)
+    home, level, form = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    after_kill = "after-kill" in sys.argv[4:]
+    set_up_logging("learner", LogSettings(level, "json" if form == "json" else "text"))
     line = sys.stdin.buffer.readline()
     if not line:
         return EXIT_ORPHANED
