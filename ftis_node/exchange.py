@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
 
 from ftis_node.clock import now_ms
 from ftis_node.config import CeilingsConfig
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.errors import StoreError, WireError
 from ftis_node.identity import Identity
 from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
 from ftis_node.log import about
 from ftis_node.manifest import Run
-from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
+from ftis_node.store.network import OutboxEntry, ReceivedBatch
 from ftis_node.store.peers import StoredScore
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.peers import BAN_MS, Score, charged, must_be_banned, rewarded
@@ -30,39 +28,12 @@ from ftis_node.wire.codec import encode_batch, sign_batch
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 EQUIVOCATION_BAN_MS = 30 * 86_400_000
 HINTS = 32
 LIVE_BATCHES = 20_000
 RECENT_BYTES = 4 * 1024 * 1024
 SIGN_AT_ONCE = 64
 VERDICTS_AT_ONCE = 1_000
-
-
-def store_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-
-
-class DatabaseThread:
-    """One thread beside the event loop that owns the network half's store.
-
-    Several nodes in one process may share an ``executor`` (of one thread): many threads would only fight for the
-    interpreter.
-    """
-
-    def __init__(self, store: NetworkStore, executor: ThreadPoolExecutor | None = None) -> None:
-        self.store = store
-        self._executor = executor or store_thread()
-
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, functools.partial(function, *args, **kwargs))
-
-    def close(self) -> None:
-        self._executor.submit(self.store.close)
-        self._executor.shutdown(wait=True)
 
 
 class BatchExchange:

@@ -236,7 +236,9 @@ class Learner:
         self._activity("waiting for new prompts: this window's quota is used up", until_ms=begins_ms)
         log.info("this window's quota of prompts is used up; waiting %.0f s", (begins_ms - now_ms()) / 1000)
         with clock.phase("waiting"):
-            time.sleep(max(0, begins_ms - now_ms()) / 1000)
+            # In small pieces, and by the window itself: the clock may be set while this waits.
+            while self._run.window(now_ms()) == window - 1:
+                time.sleep(max(0.0, min(1.0, (begins_ms - now_ms()) / 1000)))
 
     # --- the step ---------------------------------------------------------------------------
 

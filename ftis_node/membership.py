@@ -18,9 +18,9 @@ import grpc
 
 from ftis_node.admission import why_not_a_member
 from ftis_node.clock import now_ms
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.dht import DhtMember
 from ftis_node.errors import WireError
-from ftis_node.exchange import DatabaseThread
 from ftis_node.log import about
 from ftis_node.store.peers import Traffic
 from ftis_node.swarm.addresses import Address

@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,13 @@ import grpc
 from ftis_node.admission import accept_invitation, why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.errors import ConfigError, WireError
-from ftis_node.exchange import DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.log import LogSettings
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
+from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
 from ftis_node.swarm.addresses import parse_address
@@ -235,6 +237,7 @@ class _Node:
     async def _shut_down(
         self, half: NetworkHalf, learner: asyncio.Task[int] | None, network: asyncio.Task[None]
     ) -> None:
+        self._database.give_up_waiting()
         if self._learner is not None:
             await self._learner.stop()
         await half.say_goodbye()
@@ -242,7 +245,12 @@ class _Node:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await half.stop()
+        try:
+            await half.stop()
+        except sqlite3.Error as error:
+            if (fault := storage_fault(error)) is None:
+                raise
+            log.warning("stopped without a last word in the store, which can't be written: %s", fault)
         log.info("stopped")
 
     async def _sleep(self, seconds: float) -> None:

@@ -20,10 +20,12 @@ from ftis_node.allocator import tune_malloc
 from ftis_node.config import NodeConfig
 from ftis_node.errors import FtisError
 from ftis_node.log import LogSettings, set_up_logging
+from ftis_node.store.faults import storage_fault
 
 log = logging.getLogger(__name__)
 
 EXIT_ORPHANED = 3
+EXIT_STORAGE = 5
 
 
 class StopRequested(BaseException):
@@ -78,6 +80,12 @@ def main() -> int:
     except FtisError as error:
         log.error("%s", error)
         return error.exit_code
+    except Exception as error:
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        log.error("%s can't be written: %s", home, fault)
+        return EXIT_STORAGE
     return 0
 
 
