@@ -27,7 +27,7 @@ from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
 from ftis_node.store.network import NetworkStore
-from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
+from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
 from ftis_node.swarm.addresses import parse_address
 from ftis_node.swarm.dialing import fetch_run
 from ftis_node.types import RunId, short_id
@@ -149,7 +149,8 @@ class _Node:
 
     async def _fetch_run(self) -> Run | None:
         """Ask the peers in turn until one answers, backing off and saying so."""
-        wait = 0.5
+        wait, reason = 0.5, ""
+        await self._database(self._store.put_state, "network", "waiting for the run manifest")
         while not self._stop.is_set():
             for address in self._peers:
                 try:
@@ -162,9 +163,12 @@ class _Node:
                     await self._database(self._store.peers.pin, address.target, peer)
                 how = "as expected" if self._options.expected_run_id else "trusted on first use, and remembered"
                 log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
+                await self._database(self._store.put_state, "network", "")
                 return run
             names = ", ".join(str(peer) for peer in self._peers)
             log.warning("waiting for the run manifest: none of %s answers; trying again in %.0f s", names, wait)
+            text = f"waiting for the run manifest: {reason} ({names})"
+            await self._database(self._store.put_state, "network", text[:300], wait)
             await self._sleep(wait)
             wait = min(2 * wait, MANIFEST_BACKOFF_SECONDS)
         return None
@@ -235,6 +239,7 @@ class _Node:
         self, half: NetworkHalf, learner: asyncio.Task[int] | None, network: asyncio.Task[None]
     ) -> None:
         if self._learner is not None:
+            await half.put_of_this_process("network", "stopping: the learner finishes what it is at", STOP_SECONDS)
             await self._learner.stop()
         await half.say_goodbye()
         tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [network, *([learner] if learner is not None else [])]

@@ -25,7 +25,8 @@ STOP_SECONDS = 30.0
 EXIT_FINISHED = 0
 EXIT_UNUSABLE = 2
 
-ReportLearner = Callable[[str], Awaitable[None]]
+ReportLearner = Callable[[str, float | None], Awaitable[None]]
+"""How the learner is, and for how many seconds at most if that is known."""
 
 
 class LearnerProcess:
@@ -49,13 +50,13 @@ class LearnerProcess:
             code = await self._run_once(after_kill=killed)
             killed = code == -signal.SIGKILL
             if self._stopping or code in (EXIT_FINISHED, EXIT_UNUSABLE):
-                await self._report("finished" if code == EXIT_FINISHED else f"stopped with exit code {code}")
+                await self._report("finished" if code == EXIT_FINISHED else f"stopped with exit code {code}", None)
                 return code
             if loop.time() - started > GOOD_RUN_SECONDS:
                 backoff = FIRST_BACKOFF_SECONDS
             cause = f"killed by signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             log.error("the learner died (%s); restarting it from its last checkpoint in %.0f s", cause, backoff)
-            await self._report(f"died ({cause}), restarting in {backoff:.0f} s")
+            await self._report(f"died ({cause}), restarting", backoff)
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
 
@@ -66,7 +67,7 @@ class LearnerProcess:
             stdin=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None
-        await self._report("running")
+        await self._report("running", None)
         try:
             self._process.stdin.write(self._config.model_dump_json().encode() + b"\n")
             await self._process.stdin.drain()
