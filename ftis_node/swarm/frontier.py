@@ -78,6 +78,7 @@ class Frontier:
                 elif self._may_ask(key, hint.address):
                     self._tried[key].add(hint.address)
                     self._asking.add(key)
+                    self._in_vain[teller] += 1  # until it answers
                     return hint
         return None
 
@@ -90,6 +91,7 @@ class Frontier:
     def answered(self, hint: Hint, peer: PeerId) -> None:
         """The peer, which has proved to be this one, needn't be asked again."""
         self._asking.discard(_key(hint.address))
+        self._in_vain[hint.teller] -= 1
         self._answered |= {_key(hint.address), peer}
 
     def known_already(self, peer: PeerId) -> None:
@@ -99,7 +101,6 @@ class Frontier:
     def in_vain(self, hint: Hint) -> None:
         """Nobody answered there, or somebody else did."""
         self._asking.discard(_key(hint.address))
-        self._in_vain[hint.teller] += 1
 
 
 def _key(address: Address) -> PeerId | str:

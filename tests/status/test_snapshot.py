@@ -183,7 +183,8 @@ def test_health_is_quick_and_imports_no_torch(home: Path) -> None:
         "from pathlib import Path\n"
         "from ftis_node.commands.health import HealthOptions, run_health\n"
         f"run_health(HealthOptions(Path({str(home)!r})))\n"
-        "heavy = {'torch', 'transformers', 'grpc', 'hivemind', 'numpy', 'asyncio', 'ftis_node.config'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'grpc', 'hivemind', 'numpy', 'asyncio', 'ftis_node.config'}\n"
+        "heavy &= set(sys.modules)\n"
         "print(heavy or 'light', file=sys.stderr)\n"
     )
     started = time.monotonic()
