@@ -130,13 +130,32 @@ _add_node_command(
 @app.command()
 def health(
     home: HomeOption = DEFAULT_HOME,
-    peers: PeersOption = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option("--peers", help=r"Ask these nodes, and from them on the swarm: \[peer-id@]host:port, …"),
+    ] = None,
+    swarm: Annotated[bool, typer.Option("--swarm", help="The whole swarm, from the home's own peers on.")] = False,
+    only: Annotated[bool, typer.Option("--only", help="Ask the nodes of --peers and no others.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.5, max=86_400, help="Seconds between looks.")] = 2.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, max=3600, help="Seconds for a whole swarm.")] = 10.0,
+    max_nodes: Annotated[int, typer.Option("--max-nodes", min=1, max=5000, help="Most nodes to ask.")] = 500,
     json: JsonOption = False,
 ) -> None:
-    """How a node is: exit code 0 healthy, 1 degraded, 2 unreachable."""
-    from ftis_node.commands.health import run_health
+    """How this node is, or a whole swarm: exit code 0 healthy, 1 degraded, 2 unreachable."""
+    from ftis_node.commands.health import HealthOptions, run_health
 
-    raise typer.Exit(run_health(home.expanduser(), peers=_split(peers), as_json=json))
+    options = HealthOptions(
+        home=home.expanduser(),
+        peers=_split(peers),
+        swarm=swarm,
+        only=only,
+        as_json=json,
+        watch_seconds=interval if watch else None,
+        timeout_seconds=timeout,
+        max_nodes=max_nodes,
+    )
+    raise typer.Exit(run_health(options))
 
 
 @app.command()

@@ -207,7 +207,9 @@ class NetworkConfig(Section):
     )
     dial_seconds: float = Field(default=10.0, gt=0, le=60, description="how long a dial may take")
     dial_backoff_max: float = Field(default=60.0, gt=0, le=3600, description="longest wait between dials, in seconds")
-    ping_seconds: float = Field(default=10.0, gt=0, description="how often a neighbour is asked for a sign of life")
+    ping_seconds: float = Field(
+        default=4.0, gt=0, le=3600, description="how often a neighbour is asked for a sign of life"
+    )
     silence_seconds: float = Field(default=35.0, gt=0, description="a neighbour that says nothing for so long is gone")
     want_seconds: float = Field(default=30.0, gt=0, description="a batch not delivered by then is asked of another")
     peer_bytes_per_second: float = Field(

@@ -36,7 +36,7 @@ from ftis_node.wire.v1 import swarm_pb2 as pb
 log = logging.getLogger(__name__)
 
 NEIGHBOUR_SECONDS = 3.0
-TRAFFIC_SECONDS = 5.0
+TRAFFIC_SECONDS = 2.0
 PROBES_AT_ONCE = 4
 REMEMBERED_INSTANCES = 1_000
 STARTS_REMEMBERED = 8
@@ -254,7 +254,14 @@ class Membership:
 
     async def _count_traffic(self, sessions: list[Session]) -> None:
         traffic = [
-            Traffic(s.neighbour.peer_id, s.bytes_in, s.bytes_out, s.throttled_seconds, s.round_trip_ms)
+            Traffic(
+                peer=s.neighbour.peer_id,
+                bytes_in=s.bytes_in,
+                bytes_out=s.bytes_out,
+                throttled_seconds=s.throttled_seconds,
+                round_trip_ms=s.round_trip_ms,
+                silent_seconds=time.monotonic() - s.heard_at,
+            )
             for s in sessions
         ]
         for session in sessions:

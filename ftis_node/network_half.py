@@ -92,7 +92,9 @@ class NetworkHalf:
         if self._dht is None:
             await self._report_dht("off")
         else:
+            await self.put_of_this_process("network", "starting the DHT")
             await self._dht.start(listen, network.dht_port)
+            await self.put_of_this_process("network", "")
         self._membership = Membership(self._database, self._own, self.gossip, self._peers, self._dht, self._twin)
         self._exchange.on_ban = self._membership.banned
         self._exchange.on_twin = self._twin
@@ -101,6 +103,7 @@ class NetworkHalf:
         )
         await start(self._server, service)
         bound = Address(listen.host, port)
+        await self.put_of_this_process("ping_seconds", str(network.ping_seconds))
         await self.put_of_this_process("listening", bound.target)
         log.info(
             "node %s of run %r (%s) listens on %s",
@@ -183,9 +186,9 @@ class NetworkHalf:
     async def _report_dht(self, state: str) -> None:
         await self.put_of_this_process("dht", state)
 
-    async def put_of_this_process(self, key: str, value: str) -> None:
-        """A state that means nothing once this process is gone: readers compare the process id."""
-        await self._database(self._store.put, key, f"{os.getpid()} {value}".encode())
+    async def put_of_this_process(self, key: str, text: str, seconds: float | None = None) -> None:
+        """A state that means nothing once this process is gone; it lasts ``seconds`` at most if that is known."""
+        await self._database(self._store.put_state, key, text, seconds)
 
     async def _status_json(self) -> bytes:
         """At most one reading a second, however many ask."""

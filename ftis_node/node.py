@@ -8,7 +8,6 @@ stop    finish the current write, say goodbye, end the learner; a second signal 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import resource
@@ -30,7 +29,7 @@ from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
 from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
-from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
+from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
 from ftis_node.swarm.addresses import parse_address
 from ftis_node.swarm.dialing import fetch_run
 from ftis_node.types import RunId, short_id
@@ -152,7 +151,8 @@ class _Node:
 
     async def _fetch_run(self) -> Run | None:
         """Ask the peers in turn until one answers, backing off and saying so."""
-        wait = 0.5
+        wait, reason = 0.5, ""
+        await self._database(self._store.put_state, "network", "waiting for the run manifest")
         while not self._stop.is_set():
             for address in self._peers:
                 try:
@@ -165,9 +165,12 @@ class _Node:
                     await self._database(self._store.peers.pin, address.target, peer)
                 how = "as expected" if self._options.expected_run_id else "trusted on first use, and remembered"
                 log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
+                await self._database(self._store.put_state, "network", "")
                 return run
             names = ", ".join(str(peer) for peer in self._peers)
             log.warning("waiting for the run manifest: none of %s answers; trying again in %.0f s", names, wait)
+            text = f"waiting for the run manifest: {reason} ({names})"
+            await self._database(self._store.put_state, "network", text[:300], wait)
             await self._sleep(wait)
             wait = min(2 * wait, MANIFEST_BACKOFF_SECONDS)
         return None
@@ -203,7 +206,7 @@ class _Node:
         if trains:
             self._learner = LearnerProcess(
                 self._options.home, self._config, self._options.log,
-                functools.partial(half.put_of_this_process, "learner"),
+                half.put_of_this_process,
             )  # fmt: skip
             learner = asyncio.create_task(self._learner.run())
             if not self._peers:
@@ -239,6 +242,7 @@ class _Node:
     ) -> None:
         self._database.give_up_waiting()
         if self._learner is not None:
+            await half.put_of_this_process("network", "stopping: the learner finishes what it is at", STOP_SECONDS)
             await self._learner.stop()
         await half.say_goodbye()
         tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [network, *([learner] if learner is not None else [])]

@@ -25,8 +25,8 @@ from ftis_node.commands.demo_swarm import (
 )
 from ftis_node.commands.init import run_toml
 from ftis_node.errors import HomeError
-from ftis_node.status.rendering import activity_text
 from ftis_node.status.snapshot import NodeStatus
+from ftis_node.status.state import state_text
 
 ROUNDS = 60
 OWN_GROUPS = 8
@@ -141,7 +141,7 @@ def _table(phase: str, nodes: list[DemoNode], statuses: list[NodeStatus | None])
 
 def _cells(node: DemoNode, status: NodeStatus | None) -> list[str]:
     if status is None or status.last_round is None:
-        return [node.party.name, "", "0", "", "", "", "starting" if status is None else activity_text(status)]
+        return [node.party.name, "", "0", "", "", "", "starting" if status is None else state_text(status)]
     last, totals = status.last_round, status.last_round.totals
     return [
         node.party.name,
@@ -150,5 +150,5 @@ def _cells(node: DemoNode, status: NodeStatus | None) -> list[str]:
         "" if last.own_reward is None else f"{last.own_reward:.2f}",
         f"{totals.own.trained:,} / {totals.peers.trained:,}",
         f"{totals.own.filtered + totals.peers.filtered:,}",
-        activity_text(status),
+        state_text(status),
     ]

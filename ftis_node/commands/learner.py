@@ -21,11 +21,11 @@ from ftis_node.config import NodeConfig
 from ftis_node.errors import FtisError
 from ftis_node.log import LogSettings, set_up_logging
 from ftis_node.store.faults import storage_fault
+from ftis_node.supervision import EXIT_STORAGE
 
 log = logging.getLogger(__name__)
 
 EXIT_ORPHANED = 3
-EXIT_STORAGE = 5
 
 
 class StopRequested(BaseException):

@@ -29,10 +29,10 @@ class Agreement(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    measured: int = Field(ge=0)
+    measured: int = Field(ge=0, lt=2**63)
     mean: float | None = Field(default=None, ge=-1.001, le=1.001)
-    low: float | None = None
-    high: float | None = None
+    low: float | None = Field(default=None, ge=-1e15, le=1e15)
+    high: float | None = Field(default=None, ge=-1e15, le=1e15)
 
     @property
     def verdict(self) -> Verdict:
@@ -42,6 +42,13 @@ class Agreement(BaseModel):
         if self.high is not None and self.high < 0:
             return "harms"
         return "unknown"
+
+    def in_words(self) -> str:
+        """For example ``helps (+0.12, from +0.05 to +0.19 over 31 measurements)``."""
+        if self.mean is None or self.low is None or self.high is None:
+            return f"unknown ({min(self.measured, FEWEST)} of {FEWEST} measurements)"
+        interval = f"from {self.low:+.2f} to {self.high:+.2f} over {self.measured:,} measurements"
+        return f"{self.verdict} ({self.mean:+.2f}, {interval})"
 
 
 def agreement_of(measured: int, total: float, squares: float) -> Agreement:

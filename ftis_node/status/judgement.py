@@ -6,9 +6,11 @@ import enum
 from dataclasses import dataclass
 
 from ftis_node.status.snapshot import NodeStatus, PeerStatus
+from ftis_node.status.state import duration, learner_text
 
 LATELY_MS = 120_000
-LONG_SILENCE_MS = 30_000
+SILENCE_SLACK_MS = 4_000
+"""Neighbours answer a ping every ``ping_seconds``, and when they were heard is written every 2 s."""
 
 
 class Level(enum.IntEnum):
@@ -32,12 +34,19 @@ def judge(status: NodeStatus) -> Judgement:
     """How the node is, and every reason why it isn't better."""
     notes = tuple(_notes(status))
     if not status.daemon_running:
-        return Judgement(Level.UNREACHABLE, ("no daemon runs on this home",), notes)
-    reasons = []
+        return Judgement(Level.UNREACHABLE, ("no daemon runs on this home", *status.faults), notes)
+    reasons = list(status.faults)
     if status.twin_at_ms is not None and status.at_ms - status.twin_at_ms < LATELY_MS:
         reasons.append("a second daemon runs with this node's identity: stop one of them, or give it another --home")
-    if status.learner not in ("running", "finished") and not status.learner.startswith("none"):
-        reasons.append(f"learner: {status.learner}")
+    if status.network:
+        reasons.append(status.network)
+    elif status.learner not in ("running", "finished") and not status.learner.startswith("none"):
+        reasons.append(f"learner: {learner_text(status)}")
+    if status.learner_died_at_ms is not None and status.learner == "running":
+        ago = status.at_ms - status.learner_died_at_ms
+        if ago < LATELY_MS:
+            died = f"the learner died {duration(ago)} ago ({status.learner_died_of})"
+            reasons.append(f"{died}; it goes on from its last checkpoint")
     reasons += _troubles_of_reach(status)
     if status.last_round is not None and status.last_round.skipped_reason is not None:
         reasons.append(f"round {status.last_round.round} took no step: {status.last_round.skipped_reason}")
@@ -49,6 +58,11 @@ def judge(status: NodeStatus) -> Judgement:
 def _troubles_of_reach(status: NodeStatus) -> list[str]:
     reasons = []
     alone = not any(peer.connected for peer in status.peers)
+    silent_ms = status.at_ms - max((peer.last_contact_ms for peer in status.peers if peer.connected), default=0)
+    if not alone and silent_ms > status.ping_seconds * 1000 + SILENCE_SLACK_MS:
+        reasons.append(
+            f"nothing has come from any neighbour for {duration(silent_ms)}: is this machine's network down?"
+        )
     for dial in status.dials:
         # With other neighbours a peer that is away is no trouble; one that refuses, or is somebody else, is.
         away = dial.state in ("can't be reached", "does not answer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store.peers import PeerTables
+from ftis_node.store.process_states import ProcessState, encode_state
 from ftis_node.store.schema import durable_transaction, open_database, transaction
 from ftis_node.types import BatchName, LocalProfile, PeerId
 
@@ -84,6 +86,12 @@ class NetworkStore:
     def put(self, key: str, value: bytes) -> None:
         with durable_transaction(self._db):
             self._put(key, value)
+
+    def put_state(self, key: str, text: str, seconds: float | None = None) -> None:
+        """What this process does or waits for from now on, for ``seconds`` at most; see ``process_states``."""
+        now = now_ms()
+        until = None if seconds is None else now + int(seconds * 1000)
+        self.put(key, encode_state(os.getpid(), ProcessState(text, now, until)))
 
     def _put(self, key: str, value: bytes) -> None:
         self._db.execute("INSERT OR REPLACE INTO network_state VALUES (?, ?)", (key, value))

@@ -49,6 +49,15 @@ class PeerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressRow:
+    """Where a peer may be dialled; ``reached_ms`` is 0 until it answered there."""
+
+    peer: bytes
+    target: str
+    reached_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class DialRow:
     address: str
     state: str
@@ -130,6 +139,23 @@ class StoreReader:
             " ORDER BY connected DESC, last_contact_ms DESC LIMIT 500"
         ).fetchall()
         return [PeerRow(bytes(r[0]), r[1], r[2], r[3], bool(r[4]), *r[5:]) for r in rows]
+
+    def addresses(self) -> list[AddressRow]:
+        """From own dials, neighbours' hints and the DHT; those that worked last come first."""
+        rows = self._db.execute(
+            "SELECT peer, target, reached_ms FROM addresses"
+            " ORDER BY reached_ms DESC, failures, learned_ms DESC LIMIT 500"
+        ).fetchall()
+        return [AddressRow(bytes(r[0]), str(r[1]), int(r[2])) for r in rows]
+
+    def received_since(self, since_ms: int) -> dict[bytes, int]:
+        """Batches made since then, by author."""
+        query = "SELECT author, count(*) FROM received WHERE created_at_ms >= ? GROUP BY author LIMIT 2000"
+        return {bytes(author): int(count) for author, count in self._db.execute(query, (since_ms,))}
+
+    def published_since(self, since_ms: int) -> int:
+        row = self._db.execute("SELECT count(*) FROM published WHERE created_at_ms >= ?", (since_ms,)).fetchone()
+        return int(row[0])
 
     def dials(self) -> list[DialRow]:
         rows = self._db.execute("SELECT address, state, since_ms, retry_at_ms FROM dials ORDER BY address").fetchall()

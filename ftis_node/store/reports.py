@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+"""A count or a time in ms. Reports also come from peers, whose numbers may have any number of digits."""
+
+Counts = Annotated[dict[Annotated[str, Field(max_length=64)], Whole], Field(max_length=4096)]
 
 
 class _Record(BaseModel):
@@ -20,11 +26,11 @@ class SequenceCounts(_Record):
     could not be aligned or were left out because of it.
     """
 
-    arrived: int = 0
-    trained: int = 0
-    filtered: int = 0
-    zero_advantage: int = 0
-    excluded: dict[str, int] = Field(default_factory=dict)
+    arrived: Whole = 0
+    trained: Whole = 0
+    filtered: Whole = 0
+    zero_advantage: Whole = 0
+    excluded: Counts = Field(default_factory=dict)
 
     def plus(self, other: SequenceCounts) -> SequenceCounts:
         return SequenceCounts(
@@ -58,9 +64,9 @@ class PhaseSeconds(_Record):
 class Totals(_Record):
     """Sums since the first round, as of the round that carries them."""
 
-    steps: int = 0
-    skipped_steps: int = 0
-    generated_tokens: int = 0
+    steps: Whole = 0
+    skipped_steps: Whole = 0
+    generated_tokens: Whole = 0
     own: SequenceCounts = SequenceCounts()
     peers: SequenceCounts = SequenceCounts()
     seconds: PhaseSeconds = PhaseSeconds()
@@ -69,9 +75,9 @@ class Totals(_Record):
 class RoundReport(_Record):
     """One finished round. Rewards are means over sequences; ``None`` where there was none."""
 
-    round: int
-    own_groups: int
-    peer_groups: int
+    round: Whole
+    own_groups: Whole
+    peer_groups: Whole
     stepped: bool
     skipped_reason: str | None = None
     loss: float | None = None
@@ -83,13 +89,13 @@ class RoundReport(_Record):
     clipped_share: float | None = None
     peer_divergence: float | None = None
     own_logprob_mismatch: float | None = None
-    generated_tokens: int = 0
+    generated_tokens: Whole = 0
     tokens_per_second: float | None = None
     mean_decode_rows: float | None = None
     own: SequenceCounts = SequenceCounts()
     peers: SequenceCounts = SequenceCounts()
     seconds: PhaseSeconds = PhaseSeconds()
-    used_authors: dict[str, int] = Field(default_factory=dict)
+    used_authors: Counts = Field(default_factory=dict)
     totals: Totals = Totals()
 
 

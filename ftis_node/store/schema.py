@@ -7,10 +7,12 @@ sent may be lost with the power (not with the process): they send it again.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from ftis_node.errors import HomeError, StoreError
 
@@ -149,8 +151,9 @@ def open_read_only(home: Path) -> sqlite3.Connection:
     if not path.exists():
         raise StoreError(f"{path}: there is no store here; has a node been started with this --home?")
     try:
-        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
-        version = database.execute("PRAGMA user_version").fetchone()[0]
+        database, version = _look_into(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        database, version = _look_into_read_only(path, error)
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: can't be read: {error}") from error
     if version == 0:
@@ -163,6 +166,26 @@ def open_read_only(home: Path) -> sqlite3.Connection:
             " an older store is brought up to date when a node starts on it"
         )
     return database
+
+
+def _look_into(path: Path, mode: str) -> tuple[sqlite3.Connection, int]:
+    """A connection and the version of what lies there."""
+    database = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=2.0, isolation_level=None)
+    try:
+        return database, int(database.execute("PRAGMA user_version").fetchone()[0])
+    except BaseException:
+        database.close()
+        raise
+
+
+def _look_into_read_only(path: Path, error: sqlite3.OperationalError) -> tuple[sqlite3.Connection, int]:
+    """On a disk that can't be written WAL has no place for its index: what was last folded in can be read."""
+    if os.access(path.parent, os.W_OK):
+        raise StoreError(f"{path}: can't be read: {error}") from error
+    try:
+        return _look_into(path, "immutable=1")
+    except sqlite3.DatabaseError as second:
+        raise StoreError(f"{path}: can't be read: {second}") from second
 
 
 @contextmanager

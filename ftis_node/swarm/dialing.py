@@ -24,11 +24,12 @@ from ftis_node.swarm.handshake import (
     check_server_record,
     client_hello,
 )
-from ftis_node.swarm.records import open_record
+from ftis_node.swarm.records import NodeRecord, open_record, read_record
 from ftis_node.swarm.service import CHANNEL_OPTIONS, Admit, Connected, neighbour_of, serve
 from ftis_node.swarm.session import Session, Stream
 from ftis_node.swarm.tls import certificate_sha256, fetch_certificate, name_in, pinned_credentials, public_key_sha256
 from ftis_node.types import PeerId, RunId
+from ftis_node.wire.limits import MAX_MESSAGE_BYTES, MAX_STATUS_BYTES
 from ftis_node.wire.v1 import swarm_pb2 as pb
 from ftis_node.wire.v1 import swarm_pb2_grpc as rpc
 
@@ -43,10 +44,16 @@ Remembered = Callable[[Address], Awaitable[PeerId | None]]
 """Which peer answered at an address before."""
 
 
-def open_channel(address: Address, certificate_pem: bytes) -> grpc.aio.Channel:
+def open_channel(
+    address: Address, certificate_pem: bytes, longest_message: int = MAX_MESSAGE_BYTES
+) -> grpc.aio.Channel:
     """A channel that speaks to the owner of this certificate and to nobody else."""
-    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name_in(certificate_pem))]
-    return grpc.aio.secure_channel(address.target, pinned_credentials(certificate_pem), options=options)
+    options = {
+        **dict(CHANNEL_OPTIONS),
+        "grpc.ssl_target_name_override": name_in(certificate_pem),
+        "grpc.max_receive_message_length": longest_message,
+    }
+    return grpc.aio.secure_channel(address.target, pinned_credentials(certificate_pem), options=list(options.items()))
 
 
 async def keep_dialling(
@@ -141,9 +148,23 @@ async def fetch_run(address: Address, expected: RunId | None) -> tuple[Run, Peer
     return run, record.peer_id
 
 
-async def fetch_status(address: Address) -> bytes:
-    """A peer's own status as JSON bytes. Raises WireError, TimeoutError or AioRpcError."""
-    certificate = await fetch_certificate(address)
-    async with open_channel(address, certificate) as channel:
-        reply = await asyncio.wait_for(rpc.SwarmStub(channel).GetStatus(pb.StatusRequest()), RPC_SECONDS)
-    return bytes(reply.status_json)
+async def fetch_status(address: Address, seconds: float = RPC_SECONDS) -> tuple[bytes, NodeRecord]:
+    """A peer's own status as JSON bytes, and the record that proves whose it is; its times may be those of a wrong
+    clock. Raises WireError, and Refused when another peer than the one in the address answers.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            certificate = await fetch_certificate(address, seconds)
+            async with open_channel(address, certificate, MAX_STATUS_BYTES) as channel:
+                stub = rpc.SwarmStub(channel)
+                reply = await stub.GetStatus(pb.StatusRequest())
+                # A node of a version before the record was part of the reply shows it with its manifest.
+                sealed = reply.record or (await stub.GetManifest(pb.ManifestRequest())).record
+    except TimeoutError as error:
+        raise WireError("does not answer") from error
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        too_large = isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        raise WireError("answers with more than a status may have" if too_large else "does not answer") from error
+    record = read_record(sealed)
+    check_server_record(record, certificate_sha256=certificate_sha256(certificate), expected=address.peer_id)
+    return bytes(reply.status_json), record

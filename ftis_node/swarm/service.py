@@ -118,7 +118,7 @@ class SwarmService(rpc.SwarmServicer):
         self, request: pb.StatusRequest, context: grpc.aio.ServicerContext[pb.StatusRequest, pb.StatusReply]
     ) -> pb.StatusReply:
         del request, context
-        return pb.StatusReply(status_json=await self._status())
+        return pb.StatusReply(status_json=await self._status(), record=self._own.record(now_ms()))
 
 
 def neighbour_of(record: NodeRecord, *, direction: str, grpc_peer: str) -> Neighbour:

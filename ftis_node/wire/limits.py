@@ -39,5 +39,8 @@ MAX_MEMBERSHIP_BYTES = 256
 MAX_PEERS_PER_FRAME = 64
 """Addresses in one peers frame."""
 
+MAX_STATUS_BYTES = 2 * 1024 * 1024
+"""A node's status as JSON: 500 peers, as many addresses and refusals, with long names."""
+
 MAX_RECORD_BYTES = 1024
 """A signed node record."""

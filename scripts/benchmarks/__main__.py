@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 RUNS = 3
-PARTS = ("generation", "step", "trl", "wire", "swarm")
+PARTS = ("generation", "step", "trl", "wire", "swarm", "health")
 # The last: a rate at which one process can receive all that 96 nodes send one another.
 SWARMS = (("8",), ("32",), ("96",), ("96", "60"))
 
@@ -52,8 +52,8 @@ def main() -> None:
         sys.exit(f"scripts/bench: there is no benchmark {unknown[0]!r}; there are {', '.join(PARTS)}")
     results: dict[str, Any] = {"machine": {"cpu_count": os.cpu_count(), "python": platform.python_version()}}
     for part in wanted:
-        if part == "wire":
-            results[part] = measure(part, "ours")
+        if part in ("wire", "health"):
+            results[part] = measure(part)
         elif part == "swarm":
             results[part] = [measure(part, *arguments) for arguments in SWARMS]
         elif part == "trl":

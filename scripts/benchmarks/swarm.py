@@ -74,6 +74,7 @@ async def start(home: Path, run: Run, peers: list[Address], thread: ThreadPoolEx
     await database(database.store.put, "manifest", run.data)
     config = NodeConfig(network=NetworkConfig(listen="127.0.0.1:0", dht="off"))
     identity = load_or_create_identity(home)
+    await database(database.store.put, "peer_id", identity.peer_id)
     half = NetworkHalf(Party(home, identity, run, "bench", b""), config, peers, database)
     address = await half.start()
     node = Node(half, database, LearnerStore(home), home)

@@ -12,14 +12,14 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from ftis_node.commands import health as health_command
+from ftis_node.commands.health import HealthOptions, run_health
 from ftis_node.errors import StoreError
 from ftis_node.identity import lock_home
-from ftis_node.status import rendering
 from ftis_node.status.agreement import Agreement
 from ftis_node.status.judgement import Judgement, Level, judge, reach
-from ftis_node.status.rendering import HealthResult
+from ftis_node.status.rendering import print_health
 from ftis_node.status.snapshot import DialStatus, NodeStatus, read_status
+from ftis_node.status.summary import Answer, health_document
 from ftis_node.store.authors import OWN, AuthorRound
 from ftis_node.store.learner import LearnerStore
 from ftis_node.store.network import NetworkStore
@@ -101,7 +101,7 @@ def test_a_damaged_store_is_one_line_and_unreachable(home: Path, capsys: pytest.
     path.write_bytes(bytes(data))
     for leftover in home.glob(STORE_FILE + "-*"):
         leftover.unlink()
-    assert health_command.run_health(home, peers=(), as_json=False) == 2
+    assert run_health(HealthOptions(home)) == 2
     assert "can't be read" in capsys.readouterr().out
 
 
@@ -167,23 +167,24 @@ def test_what_others_do_is_told_and_costs_the_node_nothing(home: Path) -> None:
 
 def test_exit_codes_and_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with lock_home(home):
-        assert health_command.run_health(home, peers=(), as_json=True) == 0
+        assert run_health(HealthOptions(home, as_json=True)) == 0
     document = json.loads(capsys.readouterr().out)
     (node,) = document["nodes"]
     assert node["level"] == "healthy"
     assert node["status"]["schema_version"] == 1
-    assert health_command.run_health(home, peers=(), as_json=False) == 2
-    assert health_command.run_health(home / "nowhere", peers=(), as_json=True) == 2
-    assert health_command.run_health(home, peers=("127.0.0.1:1",), as_json=True) == 2
+    assert run_health(HealthOptions(home)) == 2
+    assert run_health(HealthOptions(home / "nowhere", as_json=True)) == 2
+    assert run_health(HealthOptions(home, peers=("127.0.0.1:1",), only=True, as_json=True)) == 2
 
 
 def test_health_is_quick_and_imports_no_torch(home: Path) -> None:
     code = (
         "import sys, time; started = time.monotonic()\n"
         "from pathlib import Path\n"
-        "from ftis_node.commands.health import run_health\n"
-        f"run_health(Path({str(home)!r}), peers=(), as_json=True)\n"
-        "heavy = {'torch', 'transformers', 'grpc', 'hivemind', 'numpy'} & set(sys.modules)\n"
+        "from ftis_node.commands.health import HealthOptions, run_health\n"
+        f"run_health(HealthOptions(Path({str(home)!r})))\n"
+        "heavy = {'torch', 'transformers', 'grpc', 'hivemind', 'numpy', 'asyncio', 'ftis_node.config'}\n"
+        "heavy &= set(sys.modules)\n"
         "print(heavy or 'light', file=sys.stderr)\n"
     )
     started = time.monotonic()
@@ -192,14 +193,12 @@ def test_health_is_quick_and_imports_no_torch(home: Path) -> None:
     assert time.monotonic() - started < 20  # a hang, not a speed, is what this looks for
 
 
-def test_strings_from_peers_can_not_move_the_cursor_or_style_the_screen(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strings_from_peers_can_not_move_the_cursor_or_style_the_screen(home: Path) -> None:
     """Mallory's model is named with an escape sequence and rich markup."""
     peer = read_status(home).peers[0].model_copy(update={"model": "\x1b[2J[bold red]evil[/]\r"})
     output = io.StringIO()
-    monkeypatch.setattr(rendering, "Console", lambda **_: Console(file=output, width=200))
-    rendering.print_health([HealthResult("here", running(home, peers=(peer,)), Judgement(Level.HEALTHY))])
+    answer = Answer("here", True, PEER.hex(), running(home, peers=(peer,)))
+    print_health(health_document([answer], asked_at_ms=0, bounds=None), Console(file=output, width=200))
     shown = output.getvalue()
     assert "\x1b" not in shown
     assert "\r" not in shown

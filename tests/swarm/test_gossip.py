@@ -15,7 +15,7 @@ from ftis_node.manifest import Run, parse_run
 from ftis_node.swarm.addresses import Address, address_range, parse_address
 from ftis_node.swarm.dialing import fetch_run, fetch_status, keep_dialling, open_channel
 from ftis_node.swarm.gossip import Gossip
-from ftis_node.swarm.handshake import NONCE_KEY, Reach, Self, client_hello
+from ftis_node.swarm.handshake import NONCE_KEY, Reach, Refused, Self, client_hello
 from ftis_node.swarm.records import NodeRecord
 from ftis_node.swarm.service import SwarmService, bind, start
 from ftis_node.swarm.session import Neighbour, Session
@@ -414,7 +414,10 @@ def test_manifest_and_status_can_be_asked_for() -> None:
             assert (run.run_id, peer) == (RUN.run_id, node.peer_id)
             with pytest.raises(Exception, match="--run-id"):
                 await fetch_run(address, RunId(b"x" * 32))
-            assert await fetch_status(address) == b'{"state": "fine"}'
+            status, record = await fetch_status(address)
+            assert (status, record.peer_id) == (b'{"state": "fine"}', node.peer_id)
+            with pytest.raises(Refused, match="answers instead of"):
+                await fetch_status(Address("127.0.0.1", node.port, PeerId(b"x" * 32)))
 
     asyncio.run(scenario())
 

@@ -149,7 +149,9 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("status_json",)
+    __slots__ = ("status_json", "record")
     STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     status_json: bytes
-    def __init__(self, status_json: _Optional[bytes] = ...) -> None: ...
+    record: bytes
+    def __init__(self, status_json: _Optional[bytes] = ..., record: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,89 @@
+"""What is wrong with the machine under a home, as far as looking shows: disk, write access, network, clock.
+
+It needs no daemon and no working store: a full disk stops both.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+LEAST_FREE = 4 * 1024 * 1024
+TARGETS = 16
+CLOCK_STEP_MS = 5_000
+
+
+def disk_faults(home: Path) -> tuple[str, ...]:
+    """A home that can't be written, or a disk without room for the next checkpoint."""
+    try:
+        disk = os.statvfs(home)
+        mine = os.geteuid() in (0, home.stat().st_uid)
+    except OSError as error:
+        return (f"the home can't be looked at: {error.strerror}",)
+    if disk.f_flag & os.ST_RDONLY or (mine and not os.access(home, os.W_OK)):
+        return ("the home is read-only: neither the store nor checkpoints can be written",)
+    free, needed = disk.f_bavail * disk.f_frsize, _newest_checkpoint_bytes(home)
+    if free < LEAST_FREE:
+        return (f"the disk of the home is full: {free / 1024 / 1024:,.1f} MiB are left",)
+    if free < needed:
+        return (
+            f"the disk of the home is nearly full: {free / 1024 / 1024:,.0f} MiB are left, a checkpoint takes"
+            f" {needed / 1024 / 1024:,.0f}",
+        )
+    return ()
+
+
+def _newest_checkpoint_bytes(home: Path) -> int:
+    """What the next checkpoint will take, which is written before an old one goes."""
+    newest = max((home / "checkpoints").glob("round-*"), default=None)
+    if newest is None:
+        return 0
+    total = 0
+    for folder, _, files in os.walk(newest):
+        for file in files:
+            try:
+                total += (Path(folder) / file).stat().st_size
+            except FileNotFoundError:  # a newer checkpoint has taken its place meanwhile
+                return 0
+    return total
+
+
+def network_faults(targets: Iterable[str]) -> tuple[str, ...]:
+    """``targets``: ``host:port`` of peers. Without a route to any of them the machine is offline. Sends nothing."""
+    hosts = [host for host in map(_numeric_host, targets) if host is not None and not host.is_loopback][:TARGETS]
+    if hosts and not any(_has_route(host) for host in hosts):
+        return (f"this machine has no network: there is no route to any of {len(hosts)} known peers",)
+    return ()
+
+
+def _numeric_host(target: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    host = target.rpartition("@")[2].rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:  # a name: looking it up would send something
+        return None
+
+
+def _has_route(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """To connect a datagram socket asks the routing table and nobody else."""
+    try:
+        with socket.socket(socket.AF_INET if host.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(host), 9))
+    except OSError as error:
+        return error.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
+    return True
+
+
+def clock_faults(at_ms: int, written_ms: Sequence[int]) -> tuple[str, ...]:
+    """``written_ms``: times that this machine's clock gave to what it wrote."""
+    ahead = max(written_ms, default=0) - at_ms
+    if ahead <= CLOCK_STEP_MS:
+        return ()
+    return (
+        f"this machine's clock was set back: the store was written {ahead / 1000:,.0f} s in the future; with a wrong"
+        " clock peers refuse what is made here",
+    )

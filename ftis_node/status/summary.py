@@ -1,0 +1,283 @@
+"""From the nodes' answers to the health document. Pure: answers in, document out.
+
+An answer may be a lie. Two nodes that answered are connected if both say so; of one that can't be asked the word of
+others has to do; and no node can name more such than an honest one could have connections.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ftis_node.status.judgement import Judgement, Level, judge
+from ftis_node.status.partitions import Contact, partitions_of
+from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
+from ftis_node.status.state import state_kind, state_text
+from ftis_node.status.swarm_view import (
+    Bounds,
+    HealthDocument,
+    LevelName,
+    NodeView,
+    Reach,
+    SeenByOthers,
+    SwarmSummary,
+    Training,
+)
+
+MOST_VOUCHED = 100
+MOST_KEYS = 50
+DEGRADED_SHARE = 0.1
+_PEER_ID = re.compile(r"[0-9a-f]{64}")
+_NAMES: Mapping[Level, LevelName] = {
+    Level.HEALTHY: "healthy",
+    Level.DEGRADED: "degraded",
+    Level.UNREACHABLE: "unreachable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of asking one node. ``peer_id`` is proved if there is a status, else expected."""
+
+    asked: str
+    named: bool
+    peer_id: str | None
+    status: NodeStatus | None
+    failure: str = ""
+    clock_ahead_ms: int | None = None
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What one node that answered says of a peer; ``silent_ms`` by its own clock."""
+
+    by: str
+    peer: PeerStatus
+    silent_ms: int | None
+
+
+def health_document(answers: Sequence[Answer], *, asked_at_ms: int, bounds: Bounds | None) -> HealthDocument:
+    """``bounds`` are those of a walk; without one the nodes were asked for themselves and there is no swarm."""
+    if bounds is None:
+        nodes = tuple(_node(answer, None) for answer in answers)
+        return HealthDocument(asked_at_ms=asked_at_ms, nodes=nodes, swarm=None, bounds=None)
+    answered = _distinct(answers)
+    words = _words(answered.values())
+    behind = _behind_nat(words, answered)
+    views = [_node(answer, _seen(words[peer], len(answered) - 1)) for peer, answer in answered.items()]
+    in_vain = [a for a in answers if a.status is None and a.peer_id not in answered and a.peer_id not in behind]
+    views += [_node(answer, None) for answer in in_vain if answer.named]
+    views += [_unasked(peer, _seen(words[peer], len(answered))) for peer in behind]
+    swarm = _summary(views, answered, words, len(in_vain), bounds)
+    nodes = tuple(_without_strangers(view) for view in views)
+    return HealthDocument(asked_at_ms=asked_at_ms, nodes=nodes, swarm=swarm, bounds=bounds)
+
+
+def _distinct(answers: Iterable[Answer]) -> dict[str, Answer]:
+    """One answer per node, though it may have been asked at two addresses; a named one before others."""
+    found: dict[str, Answer] = {}
+    for answer in answers:
+        if answer.status is not None and answer.peer_id is not None:
+            held = found.get(answer.peer_id)
+            if held is None or (answer.named and not held.named):
+                found[answer.peer_id] = answer
+    return found
+
+
+def _words(answered: Iterable[Answer]) -> defaultdict[str, list[_Word]]:
+    words: defaultdict[str, list[_Word]] = defaultdict(list)
+    for answer in answered:
+        assert answer.status is not None
+        assert answer.peer_id is not None
+        for peer in {p.peer_id: p for p in answer.status.peers}.values():
+            if peer.peer_id != answer.peer_id and _PEER_ID.fullmatch(peer.peer_id):
+                silent = answer.status.at_ms - peer.last_contact_ms if peer.last_contact_ms else None
+                words[peer.peer_id].append(_Word(answer.peer_id, peer, silent))
+    return words
+
+
+def _behind_nat(words: Mapping[str, Sequence[_Word]], answered: Mapping[str, Answer]) -> list[str]:
+    """Nodes that did not answer but that others are connected with; those that only one vouches for are bounded."""
+    vouched: Counter[str] = Counter()
+    behind = []
+    for peer, said in words.items():
+        by = {word.by for word in said if word.peer.connected}
+        if peer in answered or not by:
+            continue
+        if len(by) == 1:
+            vouched.update(by)
+            if vouched[min(by)] > MOST_VOUCHED:
+                continue
+        behind.append(peer)
+    return behind
+
+
+def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
+    status = answer.status
+    silence = Judgement(Level.UNREACHABLE, (answer.failure, *answer.faults))
+    judgement = silence if status is None else judge(status)
+    reach: Reach = "answers" if status is not None else "no answer"
+    return NodeView(
+        asked=answer.asked,
+        named=answer.named,
+        peer_id=answer.peer_id,
+        reach=reach,
+        level=_NAMES[judgement.level],
+        reasons=judgement.reasons,
+        notes=judgement.notes,
+        state="does not answer" if status is None else state_text(status),
+        training=None if status is None else _training(status),
+        bytes_in=None if status is None else sum(peer.bytes_in for peer in status.peers),
+        bytes_out=None if status is None else sum(peer.bytes_out for peer in status.peers),
+        clock_ahead_seconds=None if answer.clock_ahead_ms is None else answer.clock_ahead_ms / 1000,
+        seen=seen,
+        status=status,
+    )
+
+
+def _training(status: NodeStatus) -> Training | None:
+    if status.learner.startswith("none"):
+        return "none"
+    if not status.parameters:
+        return None
+    return "full" if status.trainable_parameters == status.parameters else "LoRA"
+
+
+def _unasked(peer: str, seen: SeenByOthers) -> NodeView:
+    """A node that is known from those it is connected with."""
+    return NodeView(
+        asked="", named=False, peer_id=peer, reach="behind NAT", level="healthy", reasons=(), notes=(),
+        state=f"seen by {seen.connected_to} of {seen.asked} nodes", training=None, bytes_in=None, bytes_out=None,
+        clock_ahead_seconds=None, seen=seen, status=None,
+    )  # fmt: skip
+
+
+def _seen(said: Sequence[_Word], asked: int) -> SeenByOthers:
+    peers = [word.peer for word in said]
+    connected = [peer for peer in peers if peer.connected]
+    silent = [word.silent_ms for word in said if word.silent_ms is not None]
+    verdicts = Counter(peer.agreement.verdict for peer in peers if peer.sequences or peer.agreement.measured)
+    lately = [peer.batches_lately for peer in peers if peer.batches_lately]
+    return SeenByOthers(
+        asked=asked,
+        connected_to=len(connected),
+        dialled_by=sum(peer.direction == "out" for peer in connected),
+        last_contact_seconds=max(0, min(silent)) / 1000 if silent else None,
+        score=statistics.median(peer.score for peer in peers) if peers else None,
+        model=_most(peer.model for peer in peers),
+        version=_most(peer.version for peer in peers),
+        batches_per_minute=statistics.median(lately) * 60_000 / LATELY_MS if lately else 0.0,
+        accepted_groups=sum(peer.accepted_groups for peer in peers),
+        rejected_groups=sum(peer.rejected_groups for peer in peers),
+        sequences=sum(peer.sequences for peer in peers),
+        trained=sum(peer.trained for peer in peers),
+        filtered=sum(peer.filtered for peer in peers),
+        helps=verdicts["helps"],
+        harms=verdicts["harms"],
+        unknown=verdicts["unknown"],
+    )
+
+
+def _most(texts: Iterable[str]) -> str:
+    """What most say."""
+    return next((text for text, _ in Counter(text for text in texts if text).most_common(1)), "")
+
+
+def _summary(
+    views: Sequence[NodeView], answered: Mapping[str, Answer], words: Mapping[str, Sequence[_Word]], in_vain: int,
+    bounds: Bounds,
+) -> SwarmSummary:  # fmt: skip
+    statuses = [answer.status for answer in answered.values() if answer.status is not None]
+    behind = [view for view in views if view.reach == "behind NAT"]
+    peers = [peer for status in statuses for peer in status.peers]
+    accepted, rejected = sum(p.accepted_groups for p in peers), sum(p.rejected_groups for p in peers)
+    rejections: Counter[str] = Counter()
+    for status in statuses:
+        for rejection in status.rejections:
+            rejections[rejection.reason] += rejection.count
+    runs = _counted(status.run_id or "none yet" for status in statuses)
+    partitions = partitions_of(
+        {peer: answer.status.run_id for peer, answer in answered.items() if answer.status and answer.status.run_id},
+        {view.peer_id for view in behind if view.peer_id is not None},
+        [
+            Contact(peer, said.peer_id, complete=len(answer.status.peers) < bounds.peers_per_node)
+            for peer, answer in answered.items()
+            if answer.status is not None
+            for said in answer.status.peers
+            if said.connected
+        ],
+    )
+    verdicts = Counter(s.peers_agreement.verdict for s in statuses if not s.learner.startswith("none"))
+    lately = sum(status.published_lately for status in statuses) * 60_000 / LATELY_MS
+    level, reasons = _judge(views, runs, [(p.run_id, len(p.nodes)) for p in partitions], len(answered))
+    return SwarmSummary(
+        level=_NAMES[level],
+        reasons=tuple(reasons),
+        answered=len(answered),
+        behind_nat=len(behind),
+        no_answer=in_vain,
+        known_by_name=len(words.keys() - answered.keys()) - len(behind),
+        states=_counted(state_kind(status) for status in statuses),
+        models=_counted(
+            [s.model or "relay" for s in statuses] + [v.seen.model or "relay" for v in behind if v.seen is not None]
+        ),
+        versions=_counted([s.version for s in statuses] + [v.seen.version for v in behind if v.seen is not None]),
+        runs=runs,
+        tokenizers=_counted(s.tokenizer_fingerprint[:12] for s in statuses if s.tokenizer_fingerprint),
+        batches_per_minute=lately + sum(v.seen.batches_per_minute for v in behind if v.seen is not None),
+        accepted_groups=accepted,
+        rejected_groups=rejected,
+        rejected_share=rejected / (accepted + rejected) if accepted + rejected else None,
+        rejections=dict(rejections.most_common(MOST_KEYS)),
+        partitions=partitions,
+        swarm_helps=verdicts["helps"],
+        swarm_harms=verdicts["harms"],
+        swarm_unknown=verdicts["unknown"],
+    )
+
+
+def _judge(
+    views: Sequence[NodeView], runs: Mapping[str, int], partitions: Sequence[tuple[str, int]], answered: int
+) -> tuple[Level, list[str]]:
+    """How the swarm is. One stranger's trouble is none of the swarm's; many nodes' is."""
+    if answered == 0:
+        return Level.UNREACHABLE, ["no node answers"]
+    reasons = []
+    if len(runs) > 1:
+        reasons.append(f"nodes of {len(runs)} runs are mixed: {', '.join(f'{n} in {r[:12]}' for r, n in runs.items())}")
+    for run_id in runs:
+        sizes = [size for run, size in partitions if run == run_id]
+        if len(sizes) > 1:
+            parts = " and ".join(map(str, sizes[:5])) + (" and more" if len(sizes) > 5 else "")
+            reasons.append(f"run {run_id[:12]} is split into {len(sizes)} parts of {parts} nodes without a connection")
+    for view in views:
+        if view.named and view.level != "healthy":
+            reasons.append(f"{view.asked} is {view.level}: {view.reasons[0]}")
+    ill = sum(view.level != "healthy" for view in views if view.reach == "answers")
+    if ill > DEGRADED_SHARE * answered:
+        reasons.append(f"{ill} of {answered} nodes are not healthy")
+    return (Level.DEGRADED if reasons else Level.HEALTHY), reasons
+
+
+def _counted(keys: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(keys).most_common(MOST_KEYS))
+
+
+def _without_strangers(view: NodeView) -> NodeView:
+    """In a swarm everybody is in the document: a node's own list of everybody needn't be too."""
+    if view.status is None:
+        return view
+    connected = tuple(peer for peer in view.status.peers if peer.connected)
+    status = view.status.model_copy(update={"peers": connected, "addresses": (), "rejections": ()})
+    return view.model_copy(update={"status": status})
+
+
+def level_of(document: HealthDocument) -> Level:
+    """The exit code: the swarm's where there is one, else that of the node that is worst."""
+    names = [document.swarm.level] if document.swarm is not None else [node.level for node in document.nodes]
+    levels = {name: level for level, name in _NAMES.items()}
+    return max(levels[name] for name in names)
