@@ -274,6 +274,8 @@ def main() -> None:
 
     # gRPC's fork handlers warn about every child process; the learner is started with exec.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # Its own resolver asks DNS for what /etc/hosts knows too, and dials time out where no DNS server answers.
+    os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
     try:
         app()
     except FtisError as error:
