@@ -141,6 +141,43 @@ def health(
 
 
 @app.command()
+def doctor(
+    peers: PeersOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    data: DataOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    run: RunOption = None,
+    no_dht: NoDhtOption = False,
+    config: ConfigOption = None,
+    listen: ListenOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try everything that a node needs here: exit code 0 without a failure, 1 with one."""
+    from ftis_node.commands.doctor import run_doctor
+    from ftis_node.commands.join import JoinOptions
+
+    options = JoinOptions(
+        home=home.expanduser(),
+        peers=_split(peers),
+        model=model,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        data=_files(data),
+        run=run,
+        dht=not no_dht,
+        config_file=config,
+        listen=listen,
+        overrides=tuple(set_ or ()),
+    )
+    raise typer.Exit(run_doctor(options, as_json=json))
+
+
+@app.command()
 def invite(
     key: Annotated[Path, typer.Option("--key", help="The run's admission key; made if it doesn't exist.")],
     run: Annotated[Path | None, typer.Option("--run", help="run.toml of the run to invite to.")] = None,

@@ -188,7 +188,7 @@ def _acquire(file: TextIO) -> bool:
 
 
 def daemon_of(home: Path) -> int | None:
-    """The process id of the daemon that runs on this home right now; None when there is none."""
+    """The process id of the daemon that runs on this home right now; None when there is none. Raises HomeError."""
     try:
         with open(home / LOCK_FILE) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -197,6 +197,8 @@ def daemon_of(home: Path) -> int | None:
         return int(holder) if holder.isdigit() else 0
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise HomeError(f"--home {home}: can't be used: {error.strerror}") from error
     return None
 
 

@@ -64,7 +64,7 @@ def run_export(home: Path, target: Path, *, passphrase_file: Path | None) -> int
     _write_new(target, text)
     print(f"wrote the key of {identity.peer_id.hex()} to {target}, encrypted; without its passphrase it is lost")
     print(
-        "Never run two daemons with one identity at once: they contradict each other, and peers reject what they publish"
+        "Never run two daemons with one identity at once: they contradict each other, and peers reject their samples"
         " and may ban the identity. Stop this node for good before another one starts with it."
     )
     return 0

@@ -49,7 +49,7 @@ def print_health(results: Sequence[HealthResult]) -> None:
         console.print(f"[bold {_COLOURS[level]}]{level.name.lower()}[/]  {escape(result.asked)}")
         for mark, lines in (("!", result.judgement.reasons), ("-", result.judgement.notes)):
             for line in lines:
-                console.print(f"  {mark} {escape(_printable(line))}")
+                console.print(f"  {mark} {escape(printable(line))}")
         if result.status is not None:
             _print_node(console, result.status)
 
@@ -59,16 +59,16 @@ def _print_node(console: Console, status: NodeStatus) -> None:
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
     for name, value in _facts(status):
-        facts.add_row(name, escape(_printable(value)))
+        facts.add_row(name, escape(printable(value)))
     console.print(facts)
     if status.peers:
         console.print(_peer_table(status))
     for dial in status.dials:
         again = "" if dial.retry_at_ms is None else f", again in {max(0, dial.retry_at_ms - status.at_ms) / 1000:.0f} s"
-        console.print(f"  dialling {escape(_printable(dial.address))}: {escape(_printable(dial.state))}{again}")
+        console.print(f"  dialling {escape(printable(dial.address))}: {escape(printable(dial.state))}{again}")
     for rejection in status.rejections[:10]:
         line = f"{rejection.count} rejected of {rejection.peer_id[:12]}: {rejection.reason}: {rejection.detail}"
-        console.print(f"  {escape(_printable(line))}")
+        console.print(f"  {escape(printable(line))}")
 
 
 def _facts(status: NodeStatus) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ def _peer_table(status: NodeStatus) -> Table:
     for name in ("peer", "model", "contact", "round trip", "score", "groups accepted / rejected", "in", "out"):
         table.add_column(name, overflow="fold")
     for peer in status.peers[:50]:
-        table.add_row(*(escape(_printable(cell)) for cell in _peer_cells(status, peer)))
+        table.add_row(*(escape(printable(cell)) for cell in _peer_cells(status, peer)))
     return table
 
 
@@ -166,6 +166,6 @@ def _maybe(form: str, value: float | None) -> str:
     return "" if value is None else form.format(value)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """No control characters: a peer's string must not move the cursor of a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
