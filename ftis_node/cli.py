@@ -10,6 +10,27 @@ from typing import Annotated
 import typer
 
 from ftis_node import __version__
+from ftis_node.cli_identity import identity_app
+from ftis_node.cli_options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    DtypeOption,
+    HomeOption,
+    InvitationOption,
+    JsonOption,
+    LifelineOption,
+    ListenOption,
+    LogLevelOption,
+    ModelOption,
+    NoDhtOption,
+    PeersOption,
+    RevisionOption,
+    RunIdOption,
+    RunOption,
+    SetOption,
+)
 
 app = typer.Typer(
     name="ftis-node",
@@ -18,46 +39,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-DEFAULT_HOME = Path("~/.ftis-node")
-
-HomeOption = Annotated[
-    Path, typer.Option("--home", help="Identity, store and checkpoints of this node.", show_default=True)
-]
-PeersOption = Annotated[
-    list[str] | None,
-    typer.Option("--peers", help=r"Nodes to dial: \[peer-id@]host:port, separated by commas."),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help="builtin:NAME, a local folder, a GGUF file, or a hub id; a relay needs none."),
-]
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="run.toml of the swarm to start or join; or builtin:addition.")
-]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")]
-NoDhtOption = Annotated[bool, typer.Option("--no-dht", help="Find peers by peer exchange alone.")]
-InvitationOption = Annotated[
-    str | None, typer.Option("--invitation", help="Where the run is by invitation; needed once.")
-]
-RevisionOption = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.")]
-DtypeOption = Annotated[str | None, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-DataOption = Annotated[
-    list[str] | None,
-    typer.Option("--data", metavar="TASK=FILE", help="Where this machine has a task's data; else from the hub."),
-]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
-ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
-]
-LifelineOption = Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)]
-LogLevelOption = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
-PassphraseFileOption = Annotated[
-    Path | None, typer.Option("--passphrase-file", help="Its first line is the passphrase; else it is asked for.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command()
@@ -264,40 +245,7 @@ def init(
     raise typer.Exit(run_init(directory, task=name, parameters=parameters_of(parameters or []), files=files))
 
 
-identity_app = typer.Typer(no_args_is_help=True, help="This node's key: show it, back it up, move it.")
 app.add_typer(identity_app, name="identity")
-
-
-@identity_app.command("show")
-def identity_show(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
-    """The peer id, and where and how the key lies."""
-    from ftis_node.commands.identity import run_show
-
-    raise typer.Exit(run_show(home.expanduser(), as_json=json))
-
-
-@identity_app.command("export")
-def identity_export(
-    file: Annotated[Path, typer.Argument(help="The file to write.")],
-    home: HomeOption = DEFAULT_HOME,
-    passphrase_file: PassphraseFileOption = None,
-) -> None:
-    """Write the key to a file, encrypted with a passphrase."""
-    from ftis_node.commands.identity import run_export
-
-    raise typer.Exit(run_export(home.expanduser(), file, passphrase_file=passphrase_file))
-
-
-@identity_app.command("import")
-def identity_import(
-    file: Annotated[Path, typer.Argument(help="What `identity export` wrote.")],
-    home: HomeOption = DEFAULT_HOME,
-    passphrase_file: PassphraseFileOption = None,
-) -> None:
-    """Give a home that has no identity yet the one of an export."""
-    from ftis_node.commands.identity import run_import
-
-    raise typer.Exit(run_import(home.expanduser(), file, passphrase_file=passphrase_file))
 
 
 @app.command()
