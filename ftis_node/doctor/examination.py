@@ -11,6 +11,7 @@ from ftis_node.admission import why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.doctor import findings as checks
+from ftis_node.doctor.acquaintances import Acquaintance, clock_offset_ms, judge_clock, judge_peers, judge_run, meet
 from ftis_node.doctor.findings import Check, Verdict, failure, not_checked, ok, warning
 from ftis_node.doctor.journal import Journal, in_thread
 from ftis_node.doctor.machine import (
@@ -21,7 +22,6 @@ from ftis_node.doctor.machine import (
     python_version,
     store_bytes,
 )
-from ftis_node.doctor.peers import Acquaintance, clock_offset_ms, judge_clock, judge_peers, judge_run, meet
 from ftis_node.doctor.port import Listening, listening, reach
 from ftis_node.doctor.process import WorkerProcess
 from ftis_node.doctor.remembered import Remembered, judge_store
@@ -98,20 +98,26 @@ class _Examination:
         return [a for a in self._dialled if a.met is not None and a.met.record.peer_id != self._known.peer_id]
 
     async def _which_run(self) -> Verdict:
-        """Raises ConfigError when the run asks for more than this machine's ceilings."""
+        """Raises ConfigError when the run asks for more than this machine's ceilings; it is not used any further."""
         others = self._others()
         if self._run is None and others and others[0].met is not None:
             self._run, self._run_source = others[0].met.run, f"from {others[0].address.target}"
         verdict = judge_run(self._run, self._run_source, others)
         if self._run is None or verdict.level is checks.Level.FAILURE:
             return verdict
-        check_ceilings(self._run, self._config.ceilings)
-        if self._run.manifest.membership == "open":
+        run, self._run = self._run, None
+        check_ceilings(run, self._config.ceilings)
+        self._run = run
+        return self._admission(run, verdict)
+
+    def _admission(self, run: Run, verdict: Verdict) -> Verdict:
+        """The verdict, unless this node may not take part in the run."""
+        if run.manifest.membership == "open":
             return verdict
         own = self._known.peer_id
         if own is None:
             return warning(f"{verdict.found}; not open to everybody, and this home has no identity to be admitted yet")
-        reason = why_not_a_member(self._run, own, self._known.membership, now_ms=now_ms())
+        reason = why_not_a_member(run, own, self._known.membership, now_ms=now_ms())
         return verdict if reason is None else failure(f"{verdict.found}; {reason}", f"this node is {own.hex()}")
 
     def _clock(self) -> Verdict:

@@ -12,9 +12,8 @@ def of_daemon(check: Check, status: NodeStatus | None, process: int) -> Verdict:
     if status is None:
         return warning(left_out)
     if check is DHT:
-        return (ok if status.dht.startswith("on, ") and "but" not in status.dht else warning)(
-            f"the daemon says: {status.dht}"
-        )
+        joined = status.dht.startswith("on, ") and not status.dht.startswith("on, but")
+        return (ok if joined or status.dht == "off" else warning)(f"the daemon says: {status.dht}")
     if status.learner.startswith("none"):
         return ok(f"{left_out}; it is a relay and has no model")
     if status.learner not in ("running", "finished"):

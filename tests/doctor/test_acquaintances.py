@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ftis_node.config import NodeConfig
+from ftis_node.doctor.acquaintances import Acquaintance, judge_clock, judge_peers, judge_run
 from ftis_node.doctor.findings import Level, Verdict
-from ftis_node.doctor.peers import Acquaintance, judge_clock, judge_peers, judge_run
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.dialing import Introduction
 from ftis_node.swarm.records import read_record
