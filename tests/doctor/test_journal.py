@@ -46,7 +46,7 @@ def test_a_check_that_hangs_says_what_it_waits_for_and_ends_in_time(monkeypatch:
     assert said[0].startswith("slow: waiting for a disk that hangs (0 s, at most")
     assert said[-2:] == ["slow failure", "next ok"]
     assert "took more than" in log.findings[0].found
-    assert log.findings[0].seconds < 2
+    assert log.findings[0].seconds < 10
     assert log.failed
 
 
