@@ -10,6 +10,28 @@ from typing import Annotated
 import typer
 
 from ftis_node import __version__
+from ftis_node.cli_identity import identity_app
+from ftis_node.cli_options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    DtypeOption,
+    HomeOption,
+    InvitationOption,
+    JsonOption,
+    LifelineOption,
+    ListenOption,
+    LogFormatOption,
+    LogLevelOption,
+    ModelOption,
+    NoDhtOption,
+    PeersOption,
+    RevisionOption,
+    RunIdOption,
+    RunOption,
+    SetOption,
+)
 
 app = typer.Typer(
     name="ftis-node",
@@ -18,44 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-DEFAULT_HOME = Path("~/.ftis-node")
-
-HomeOption = Annotated[
-    Path, typer.Option("--home", help="Identity, store and checkpoints of this node.", show_default=True)
-]
-PeersOption = Annotated[
-    list[str] | None,
-    typer.Option("--peers", help=r"Nodes to dial: \[peer-id@]host:port, separated by commas."),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help="builtin:NAME, a local folder, a GGUF file, or a hub id; a relay needs none."),
-]
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="run.toml of the swarm to start or join; or builtin:addition.")
-]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", help="Join this run and no other (64 hex digits).")]
-NoDhtOption = Annotated[bool, typer.Option("--no-dht", help="Find peers by peer exchange alone.")]
-InvitationOption = Annotated[
-    str | None, typer.Option("--invitation", help="Where the run is by invitation; needed once.")
-]
-RevisionOption = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.")]
-DtypeOption = Annotated[str | None, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-DataOption = Annotated[
-    list[str] | None,
-    typer.Option("--data", metavar="TASK=FILE", help="Where this machine has a task's data; else from the hub."),
-]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
-ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
-]
-LifelineOption = Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)]
-LogLevelOption = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
-LogFormatOption = Annotated[str, typer.Option("--log-format", help="text for people, json for programs.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command()
@@ -159,6 +143,43 @@ def health(
 
 
 @app.command()
+def doctor(
+    peers: PeersOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    data: DataOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    run: RunOption = None,
+    no_dht: NoDhtOption = False,
+    config: ConfigOption = None,
+    listen: ListenOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try everything that a node needs here: exit code 0 without a failure, 1 with one."""
+    from ftis_node.commands.doctor import run_doctor
+    from ftis_node.commands.join import JoinOptions
+
+    options = JoinOptions(
+        home=home.expanduser(),
+        peers=_split(peers),
+        model=model,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        data=_files(data),
+        run=run,
+        dht=not no_dht,
+        config_file=config,
+        listen=listen,
+        overrides=tuple(set_ or ()),
+    )
+    raise typer.Exit(run_doctor(options, as_json=json))
+
+
+@app.command()
 def invite(
     key: Annotated[Path, typer.Option("--key", help="The run's admission key; made if it doesn't exist.")],
     run: Annotated[Path | None, typer.Option("--run", help="run.toml of the run to invite to.")] = None,
@@ -243,6 +264,9 @@ def init(
 
     name, files = task_option(task, _files(data))
     raise typer.Exit(run_init(directory, task=name, parameters=parameters_of(parameters or []), files=files))
+
+
+app.add_typer(identity_app, name="identity")
 
 
 @app.command()

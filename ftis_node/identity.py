@@ -24,6 +24,7 @@ from ftis_node.types import PeerId
 KEY_FILE = "identity.key"
 LOCK_FILE = "node.lock"
 LOCK_ATTEMPTS = 5
+SEED_BYTES = 32
 
 BATCH_DOMAIN = b"ftis-node/batch/1\0"
 RECORD_DOMAIN = b"ftis-node/record/1\0"
@@ -79,12 +80,44 @@ def load_or_create_identity(home: Path) -> Identity:
 
 def read_key_file(path: Path) -> Identity:
     """Raises HomeError when the key is damaged or others may read it."""
-    if path.stat().st_mode & 0o077:
-        raise HomeError(f"{path}: others can read the private key; run: chmod 600 {path}")
-    seed = path.read_bytes()
-    if len(seed) != 32:
-        raise HomeError(f"{path}: damaged: {len(seed)} bytes instead of 32; restore it from a backup")
+    if (reason := why_unsafe(path)) is not None:
+        raise HomeError(reason)
+    return peek_key_file(path)
+
+
+def peek_key_file(path: Path) -> Identity:
+    """Whose key it is, even if others may read it: for looking only. Raises HomeError."""
+    try:
+        seed = path.read_bytes()
+    except FileNotFoundError as error:
+        raise HomeError(f"{path}: there is no identity here yet; the first `ftis-node join` makes one") from error
+    except OSError as error:
+        raise HomeError(f"{path}: can't be read: {error.strerror}") from error
+    if len(seed) != SEED_BYTES:
+        raise HomeError(f"{path}: damaged: {len(seed)} bytes instead of {SEED_BYTES}; restore it from a backup")
     return Identity.from_seed(seed)
+
+
+def why_unsafe(path: Path) -> str | None:
+    """Why a private file must not be used as it is, and what to run; None if only its owner has access, or none is
+    there.
+
+    It isn't repaired: who could read it until now is for its owner to judge.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    return f"{path}: others can read the private key; run: chmod 600 {path}" if mode & 0o077 else None
+
+
+def refuse_second_identity(home: Path) -> None:
+    """Raises HomeError when the home has an identity: another would replace it."""
+    path = home / KEY_FILE
+    if path.exists():
+        raise HomeError(
+            f"{path}: this home has an identity already, {peek_key_file(path).peer_id.hex()}; use another --home"
+        )
 
 
 def create_key_file(path: Path) -> Identity:
@@ -105,13 +138,18 @@ def write_private_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except OSError as error:
         raise HomeError(f"{path}: can't be written: {error.strerror}") from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring names to disk: a new file's name is its directory's content. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -150,7 +188,7 @@ def _acquire(file: TextIO) -> bool:
 
 
 def daemon_of(home: Path) -> int | None:
-    """The process id of the daemon that runs on this home right now; None when there is none."""
+    """The process id of the daemon that runs on this home right now; None when there is none. Raises HomeError."""
     try:
         with open(home / LOCK_FILE) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -159,6 +197,8 @@ def daemon_of(home: Path) -> int | None:
         return int(holder) if holder.isdigit() else 0
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise HomeError(f"--home {home}: can't be used: {error.strerror}") from error
     return None
 
 

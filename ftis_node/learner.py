@@ -28,9 +28,19 @@ from ftis_node.errors import RolloutError
 from ftis_node.inbox.verify import Rejected
 from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
-from ftis_node.memory import plan
 from ftis_node.peer_groups import PeerGroups
-from ftis_node.round import OWN, build_party, check, free_slots, generate, train, training_group
+from ftis_node.round import (
+    MISMATCH_ALARM,
+    OWN,
+    build_party,
+    check,
+    free_slots,
+    generate,
+    longest_sequence,
+    plan_memory,
+    train,
+    training_group,
+)
 from ftis_node.round_report import RoundClock, build_report, count_by_author, describe
 from ftis_node.store.learner import LearnerStore, ReadyGroup
 from ftis_node.store.reports import RoundReport, Totals
@@ -42,7 +52,6 @@ from ftis_node.wire.codec import decode_payload, split_payload
 
 log = logging.getLogger(__name__)
 
-MISMATCH_ALARM = 0.05
 LOG_SECONDS = 2.0
 GENERATIONS_IN_VAIN = 3
 FEWEST_HELD_OUT = 4
@@ -160,15 +169,7 @@ class Learner:
     def _fit_into_memory(self) -> None:
         """Choose the budgets by a measurement. Raises ModelError when a step can't fit, and says what to change."""
         self._activity("measuring what a step needs")
-        limits, loaded = self._run.manifest.limits, self._party.loaded
-        longest = limits.prompt_tokens + limits.completion_tokens
-        longest = longest if loaded.positions is None else min(longest, loaded.positions)
-        chosen = plan(
-            self._party.trainer.needs(longest=longest),
-            longest=longest,
-            micro_batch_tokens=self._config.training.micro_batch_tokens,
-            decode_rows=self._config.rollout.decode_rows,
-        )
+        longest, chosen = longest_sequence(self._party), plan_memory(self._party)
         budget, text = chosen.micro_batch_tokens, chosen.text
         died = self._store.died_in_step() if self._after_kill else None
         if died is not None:

@@ -52,7 +52,7 @@ def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedMod
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # its bars would fill the log of a daemon
-    device = _device(config.device)
+    device = torch_device(config.device)
     try:
         tokenizer, model = _load(config, _dtype(config.dtype, device))
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
@@ -152,12 +152,18 @@ def _apply(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     return text
 
 
-def _device(wanted: str) -> torch.device:
+def torch_device(wanted: str) -> torch.device:
+    """Raises ModelError for a GPU that isn't there."""
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"model.device = {wanted!r}: this machine has no usable GPU; use auto or cpu")
-    return torch.device(wanted)
+    device = torch.device(wanted)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise ModelError(
+            f"model.device = {wanted!r}: this machine has {torch.cuda.device_count()} GPUs, from cuda:0 on"
+        )
+    return device
 
 
 def _dtype(wanted: str, device: torch.device) -> torch.dtype:

@@ -74,6 +74,17 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
+def run_of_home(home: Path, stored: bytes | None, given: Run | None, *, source: str) -> Run | None:
+    """The stored manifest, else the one given. Raises ConfigError when there are both, of two runs."""
+    run = parse_run(stored, source=f"{home}: stored run manifest") if stored is not None else given
+    if run is not None and given is not None and run.run_id != given.run_id:
+        raise ConfigError(
+            f"--run {source}: is run {short_id(given.run_id)}, but this home belongs to run {short_id(run.run_id)};"
+            " use another --home for another run"
+        )
+    return run
+
+
 class _Node:
     def __init__(self, options: NodeOptions, config: NodeConfig, identity: Identity, database: DatabaseThread) -> None:
         self._options = options
@@ -128,12 +139,7 @@ class _Node:
         """The stored manifest, the one given, or a peer's, in this order; None when stopped meanwhile."""
         stored = await self._database(self._store.get, "manifest")
         given = load_run(self._options.run_file) if self._options.run_file is not None else None
-        run = parse_run(stored, source=f"{self._options.home}: stored run manifest") if stored is not None else given
-        if run is not None and given is not None and run.run_id != given.run_id:
-            raise ConfigError(
-                f"--run {self._options.run_file}: is run {short_id(given.run_id)}, but this home belongs to run"
-                f" {short_id(run.run_id)}; use another --home for another run"
-            )
+        run = run_of_home(self._options.home, stored, given, source=str(self._options.run_file))
         if run is None:
             if not self._peers:
                 raise ConfigError(

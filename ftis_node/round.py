@@ -17,6 +17,7 @@ from ftis_node.held_out import HeldOut
 from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import Run
+from ftis_node.memory import MemoryPlan, plan
 from ftis_node.model_files import model_source
 from ftis_node.models import LoadedModel, load_model, render_prompt
 from ftis_node.rollout.engine import GenerationStats, RolloutEngine
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 
 OWN = "own"
 
+MISMATCH_ALARM = 0.05
+"""Engine and trainer should not differ by more per token on own samples."""
+
 
 @dataclass(frozen=True)
 class Party:
@@ -48,12 +52,17 @@ class Party:
     held_out: HeldOut
 
 
-def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
-    """Load the model and the tasks of a run. Raises ModelError, ConfigError."""
-    # Either may wait for the hub.
+def load_tasks(run: Run, config: NodeConfig) -> Mapping[str, Task]:
+    """The tasks of a run, from this machine's files or the hub. Raises ConfigError, TaskError."""
     log.info("loading %s", ", ".join(spec.name for spec in run.manifest.tasks))
     sources = TaskSources(files=config.data.files)
-    tasks = {spec.name: check_task(spec, sources) for spec in run.manifest.tasks}
+    return {spec.name: check_task(spec, sources) for spec in run.manifest.tasks}
+
+
+def build_party(run: Run, config: NodeConfig, *, seed: int, tasks: Mapping[str, Task] | None = None) -> Party:
+    """Load the model, and the tasks of a run if they aren't there yet. Raises ModelError, ConfigError."""
+    # Either may wait for the hub.
+    tasks = load_tasks(run, config) if tasks is None else tasks
     log.info("loading the model %s", config.model.name)
     loaded = load_model(config.model, config.lora, seed=seed)
     rate = config.training.learning_rate
@@ -90,6 +99,24 @@ def _build_engine(run: Run, config: NodeConfig, loaded: LoadedModel) -> RolloutE
         decode_rows=rows,
         longest=longest if loaded.positions is None else min(longest, loaded.positions),
         memory_share=config.rollout.vllm_memory_share,
+    )
+
+
+def longest_sequence(party: Party) -> int:
+    """Tokens of the longest prompt and completion that the run and the model allow."""
+    limits, positions = party.run.manifest.limits, party.loaded.positions
+    longest = limits.prompt_tokens + limits.completion_tokens
+    return longest if positions is None else min(longest, positions)
+
+
+def plan_memory(party: Party) -> MemoryPlan:
+    """Budgets by a measurement. Raises ModelError when a step can't fit, and says what to change."""
+    longest = longest_sequence(party)
+    return plan(
+        party.trainer.needs(longest=longest),
+        longest=longest,
+        micro_batch_tokens=party.config.training.micro_batch_tokens,
+        decode_rows=party.config.rollout.decode_rows,
     )
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from ftis_node.config import FtisConfig, LoraConfig, ModelConfig, NodeConfig, RolloutConfig, TrainingConfig
+from ftis_node.doctor.findings import Level
+from ftis_node.doctor.model import device
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.memory import available_bytes
 from ftis_node.models import load_model
@@ -116,3 +118,9 @@ def test_running_out_of_memory_halves_the_micro_batches() -> None:
         assert trainer.step(many).stepped
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_doctor_finds_the_gpu_sound() -> None:
+    found = device(NodeConfig(model=ModelConfig(device="cuda:0")))
+    assert found.level is Level.OK, found
+    assert "a product agrees with the CPU's" in found.found

@@ -18,6 +18,7 @@ from ftis_node.types import RunId
 log = logging.getLogger(__name__)
 
 BUILTIN_RUN = "builtin:"
+NODE_FILE, RUN_FILE = "node.toml", "run.toml"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,20 @@ def settle_config(options: JoinOptions) -> NodeConfig:
 
     So a node that is started again with nothing but ``--home`` is the same node.
     """
-    stored = options.home / "node.toml"
+    config = read_config(options)
+    stored = options.home / NODE_FILE
+    if not stored.exists():
+        try:
+            options.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stored.write_text(node_toml(config))
+        except OSError as error:
+            raise HomeError(f"--home {options.home}: can't be written: {error.strerror}") from error
+    return config
+
+
+def read_config(options: JoinOptions) -> NodeConfig:
+    """The configuration file, the flags on top. Writes nothing. Raises ConfigError."""
+    stored = options.home / NODE_FILE
     path = options.config_file or (stored if stored.exists() else None)
     overrides = list(options.overrides)
     for key, value in (
@@ -92,32 +106,30 @@ def settle_config(options: JoinOptions) -> NodeConfig:
         overrides.append('network.dht="off"')
     if options.peers:
         overrides.append(f"network.peers=[{', '.join(_quoted(peer) for peer in options.peers)}]")
-    config = load_node_config(path, tuple(overrides))
-    if not stored.exists():
-        try:
-            options.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            stored.write_text(node_toml(config))
-        except OSError as error:
-            raise HomeError(f"--home {options.home}: can't be written: {error.strerror}") from error
-    return config
+    return load_node_config(path, tuple(overrides))
 
 
 def settle_run_file(home: Path, run: str | None) -> Path | None:
     """The file that ``--run`` names, or the one in the home; ``builtin:addition`` is written there first."""
-    own = home / "run.toml"
+    own = home / RUN_FILE
     if run is None:
         return own if own.exists() else None
     if not run.startswith(BUILTIN_RUN):
         return Path(run).expanduser()
-    name = run.removeprefix(BUILTIN_RUN)
-    if name != "addition":
-        raise ConfigError(f"--run {run}: allowed are builtin:addition, or a file as `ftis-node init` writes it")
-    text = run_toml(name)
+    text = builtin_run_toml(run)
     if not own.exists():
         own.write_text(text)
     elif own.read_text() != text:
         raise ConfigError(f"--run {run}: {own} is another run; leave --run away, or use another --home")
     return own
+
+
+def builtin_run_toml(run: str) -> str:
+    """The manifest of ``builtin:NAME``. Raises ConfigError when there is no such run."""
+    name = run.removeprefix(BUILTIN_RUN)
+    if name != "addition":
+        raise ConfigError(f"--run {run}: allowed are builtin:addition, or a file as `ftis-node init` writes it")
+    return run_toml(name)
 
 
 def parse_run_id(text: str | None) -> RunId | None:

@@ -131,6 +131,27 @@ class StoreReader:
         """What became of each author's sequences in the last rounds."""
         return authors.totals(self._db)
 
+    def newest_ms(self) -> int | None:
+        """The latest time by this machine's own clock that stands in the store; None in an empty one."""
+        row = self._db.execute(
+            "SELECT max(at) FROM (SELECT max(at_ms) AS at FROM rounds"
+            " UNION ALL SELECT max(received_at_ms) FROM received UNION ALL SELECT max(created_at_ms) FROM published"
+            " UNION ALL SELECT max(since_ms) FROM dials UNION ALL SELECT max(last_contact_ms) FROM peers)"
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def reached_addresses(self, limit: int) -> list[tuple[bytes, str]]:
+        """Peer and ``host:port`` where this node has found others, the latest first."""
+        rows = self._db.execute(
+            "SELECT peer, target FROM addresses WHERE reached_ms > 0 ORDER BY reached_ms DESC LIMIT ?", (limit,)
+        ).fetchall()
+        return [(bytes(row[0]), str(row[1])) for row in rows]
+
+    def pinned(self, target: str) -> bytes | None:
+        """Who answered at an address when it was dialled for the first time."""
+        row = self._db.execute("SELECT peer FROM pins WHERE address = ?", (target,)).fetchone()
+        return None if row is None else bytes(row[0])
+
     def peers(self) -> list[PeerRow]:
         rows = self._db.execute(
             "SELECT peer, address, model, version, connected, direction, last_contact_ms, round_trip_ms, score,"

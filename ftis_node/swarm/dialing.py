@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import grpc
 
@@ -24,10 +25,18 @@ from ftis_node.swarm.handshake import (
     check_server_record,
     client_hello,
 )
-from ftis_node.swarm.records import NodeRecord, open_record, read_record
+from ftis_node.swarm.reach import Probe
+from ftis_node.swarm.records import NodeRecord, check_lifetime, read_record
 from ftis_node.swarm.service import CHANNEL_OPTIONS, Admit, Connected, neighbour_of, serve
 from ftis_node.swarm.session import Session, Stream
-from ftis_node.swarm.tls import certificate_sha256, fetch_certificate, name_in, pinned_credentials, public_key_sha256
+from ftis_node.swarm.tls import (
+    Certificate,
+    certificate_sha256,
+    fetch_certificate,
+    name_in,
+    pinned_credentials,
+    public_key_sha256,
+)
 from ftis_node.types import PeerId, RunId
 from ftis_node.wire.limits import MAX_MESSAGE_BYTES, MAX_STATUS_BYTES
 from ftis_node.wire.v1 import swarm_pb2 as pb
@@ -129,23 +138,49 @@ async def _nonce(call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame]) -> bytes:
     raise WireError("answers, but not as an ftis-node of this version does")
 
 
+@dataclass(frozen=True)
+class Introduction:
+    """What a peer says to whoever asks for its manifest. The record is signed and names the certificate that answered.
+
+    It was made between ``asked_at_ms`` by the own clock and ``took_ms`` later.
+    """
+
+    run: Run
+    record: NodeRecord
+    asked_at_ms: int
+    took_ms: int
+
+
+async def fetch_introduction(address: Address) -> Introduction:
+    """Ask a peer for its run manifest and its record, whatever its clock shows.
+
+    Raises ConfigError when the manifest isn't usable, WireError (Refused when the peer isn't the one in the address),
+    TimeoutError or AioRpcError when there is no answer.
+    """
+    certificate = await fetch_certificate(address)
+    async with open_channel(address, certificate) as channel:
+        asked_at_ms = now_ms()
+        reply = await asyncio.wait_for(rpc.SwarmStub(channel).GetManifest(pb.ManifestRequest()), RPC_SECONDS)
+        took_ms = now_ms() - asked_at_ms
+    record = read_record(reply.record)
+    check_server_record(record, certificate_sha256=certificate_sha256(certificate), expected=address.peer_id)
+    run = parse_run(reply.manifest[: MAX_MANIFEST_BYTES + 1], source=f"run manifest from {address}")
+    if run.run_id != record.run_id:
+        raise WireError("sends a manifest that is not that of its own run")
+    return Introduction(run, record, asked_at_ms, took_ms)
+
+
 async def fetch_run(address: Address, expected: RunId | None) -> tuple[Run, PeerId]:
     """Get the run manifest from a peer, and who that peer is.
 
     Raises ConfigError when the manifest isn't usable or isn't the expected one, WireError (Refused when the
     peer isn't the one in the address), TimeoutError or AioRpcError when there is no answer.
     """
-    certificate = await fetch_certificate(address)
-    async with open_channel(address, certificate) as channel:
-        reply = await asyncio.wait_for(rpc.SwarmStub(channel).GetManifest(pb.ManifestRequest()), RPC_SECONDS)
-    record = open_record(reply.record, now_ms=now_ms())
-    check_server_record(record, certificate_sha256=certificate_sha256(certificate), expected=address.peer_id)
-    run = parse_run(reply.manifest[: MAX_MANIFEST_BYTES + 1], source=f"run manifest from {address}")
-    if run.run_id != record.run_id:
-        raise WireError("sends a manifest that is not that of its own run")
-    if expected is not None and run.run_id != expected:
-        raise ConfigError(f"--run-id: {address} is in run {run.run_id.hex()}, expected was {expected.hex()}")
-    return run, record.peer_id
+    met = await fetch_introduction(address)
+    check_lifetime(met.record, now_ms=now_ms())
+    if expected is not None and met.run.run_id != expected:
+        raise ConfigError(f"--run-id: {address} is in run {met.run.run_id.hex()}, expected was {expected.hex()}")
+    return met.run, met.record.peer_id
 
 
 async def fetch_status(address: Address, seconds: float = RPC_SECONDS) -> tuple[bytes, NodeRecord]:
@@ -168,3 +203,21 @@ async def fetch_status(address: Address, seconds: float = RPC_SECONDS) -> tuple[
     record = read_record(sealed)
     check_server_record(record, certificate_sha256=certificate_sha256(certificate), expected=address.peer_id)
     return bytes(reply.status_json), record
+
+
+async def ask_for_reach(address: Address, *, port: int, certificate: Certificate) -> Probe:
+    """Have a peer dial this machine back where ``certificate`` answers.
+
+    Raises WireError when the peer won't or can't, TimeoutError or AioRpcError when there is no answer.
+    """
+    request = pb.ReachRequest(port=port, certificate_sha256=certificate.sha256)
+    async with open_channel(address, await fetch_certificate(address)) as channel:
+        try:
+            reply = await asyncio.wait_for(rpc.SwarmStub(channel).ProbeReach(request), RPC_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise WireError("runs an older version, which can't dial back") from error
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise WireError((error.details() or "does not dial back now")[:200]) from error
+            raise
+    return Probe(reply.reached, reply.host[:64], reply.reason[:200])

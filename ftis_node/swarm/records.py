@@ -70,11 +70,16 @@ def seal_record(record: NodeRecord, identity: Identity) -> bytes:
 def open_record(sealed: bytes, *, now_ms: int) -> NodeRecord:
     """A peer's record, if its signature holds and it is valid now. Raises WireError."""
     record = read_record(sealed)
+    check_lifetime(record, now_ms=now_ms)
+    return record
+
+
+def check_lifetime(record: NodeRecord, *, now_ms: int) -> None:
+    """Raises WireError unless the record is valid now."""
     if record.created_at_ms > now_ms + SKEW_MS:
         raise WireError("a node record that is from the future: a clock is wrong")
     if record.expires_at_ms < now_ms:
         raise WireError("a node record that has expired")
-    return record
 
 
 def read_record(sealed: bytes) -> NodeRecord:

@@ -18,6 +18,7 @@ from ftis_node.swarm.addresses import Address, address_range, observed_host
 from ftis_node.swarm.frames import EOF
 from ftis_node.swarm.gossip import Gossip
 from ftis_node.swarm.handshake import NONCE_BYTES, NONCE_KEY, Self, check_client_hello, server_hello
+from ftis_node.swarm.reach import ProbeRefused, ReachProbe
 from ftis_node.swarm.records import NodeRecord
 from ftis_node.swarm.session import Neighbour, Session
 from ftis_node.types import short_id
@@ -64,6 +65,7 @@ class SwarmService(rpc.SwarmServicer):
         self._connected = connected
         self._admit = admit
         self._pending: OrderedDict[int, asyncio.Timeout] = OrderedDict()
+        self._reach = ReachProbe()
 
     async def Exchange(self, request_iterator: object, context: grpc.aio.ServicerContext[pb.Frame, pb.Frame]) -> None:
         del request_iterator  # reading through the context allows deadlines
@@ -119,6 +121,15 @@ class SwarmService(rpc.SwarmServicer):
     ) -> pb.StatusReply:
         del request, context
         return pb.StatusReply(status_json=await self._status(), record=self._own.record(now_ms()))
+
+    async def ProbeReach(
+        self, request: pb.ReachRequest, context: grpc.aio.ServicerContext[pb.ReachRequest, pb.ReachReply]
+    ) -> pb.ReachReply:
+        try:
+            probe = await self._reach.answer(context.peer(), request.port, request.certificate_sha256)
+        except ProbeRefused as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        return pb.ReachReply(reached=probe.reached, host=probe.host, reason=probe.reason)
 
 
 def neighbour_of(record: NodeRecord, *, direction: str, grpc_peer: str) -> Neighbour:

@@ -32,6 +32,7 @@ from ftis_node.errors import CheckpointError
 log = logging.getLogger(__name__)
 
 KEPT = 2
+TOKENIZER_BYTES = 16 * 2**20
 TEMPORARY_PREFIX = ".writing-"
 FORMAT = 1
 MANIFEST, MANIFEST_DIGEST = "manifest.json", "manifest.sha256"
@@ -93,6 +94,19 @@ def save_checkpoint(
     for old in _found(directory)[KEPT:]:
         shutil.rmtree(old)
     return final
+
+
+def checkpoint_bytes(model: Any, *, optimizer: str) -> int:
+    """About what one checkpoint takes on disk: the weights that are saved (of an adapter it alone), the optimizer's
+    state, master weights where the model isn't float32, and the tokenizer.
+    """
+    parameters = list(model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    saved = trained if len(trained) < len(parameters) else parameters
+    moments = 8 if optimizer == "adam" else 2
+    masters = 0 if all(parameter.dtype == torch.float32 for parameter in trained) else 4
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in saved)
+    return weights + sum(parameter.numel() for parameter in trained) * (moments + masters) + TOKENIZER_BYTES
 
 
 def load_newest(directory: Path, *, model: Any) -> Restored | None:

@@ -14,10 +14,18 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ftis_node.config import LoraConfig, ModelConfig
+from ftis_node.config import LoraConfig, ModelConfig, TrainingConfig
 from ftis_node.errors import CheckpointError
 from ftis_node.models import load_model
-from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
+from ftis_node.training.checkpoint import (
+    TOKENIZER_BYTES,
+    CheckpointProgress,
+    checkpoint_bytes,
+    load_newest,
+    save_checkpoint,
+)
+from ftis_node.training.master_weights import MasterWeights
+from ftis_node.training.optimizer import build_optimizer
 
 STATE = {"optimizer": {"state": {}, "param_groups": []}, "masters": [torch.ones(3)]}
 
@@ -165,3 +173,23 @@ def test_leftovers_of_a_crash_are_removed_by_the_next_save(tmp_path: Path) -> No
     shutil.copytree(save(tmp_path, model, 1), leftover)
     save(tmp_path, model, 2)
     assert not leftover.exists()
+
+
+@pytest.mark.parametrize("rank", [0, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_checkpoint_takes_is_known_before_it_is_written(tmp_path: Path, rank: int, dtype: torch.dtype) -> None:
+    loaded = load_model(ModelConfig(name="builtin:large"), LoraConfig(rank=rank), seed=0)
+    model = loaded.model.to(dtype)
+    masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
+    for parameter in masters.parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = build_optimizer(masters.parameters, TrainingConfig(), 1e-6)
+    optimizer.step()
+    state = {"optimizer": optimizer.state_dict(), "masters": masters.state()}
+    folder = save_checkpoint(
+        tmp_path, model=model, optimizer_state=state, progress=CheckpointProgress(1), tokenizer=loaded.tokenizer
+    )
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    told = checkpoint_bytes(model, optimizer="adam")
+    assert told - TOKENIZER_BYTES <= written <= told
+    assert written < 1.2 * (told - TOKENIZER_BYTES)

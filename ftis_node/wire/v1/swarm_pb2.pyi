@@ -155,3 +155,21 @@ class StatusReply(_message.Message):
     status_json: bytes
     record: bytes
     def __init__(self, status_json: _Optional[bytes] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class ReachRequest(_message.Message):
+    __slots__ = ("port", "certificate_sha256")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    certificate_sha256: bytes
+    def __init__(self, port: _Optional[int] = ..., certificate_sha256: _Optional[bytes] = ...) -> None: ...
+
+class ReachReply(_message.Message):
+    __slots__ = ("reached", "host", "reason")
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reached: bool
+    host: str
+    reason: str
+    def __init__(self, reached: _Optional[bool] = ..., host: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -49,6 +49,11 @@ class SwarmStub:
                 request_serializer=ftis_dot_v1_dot_swarm__pb2.StatusRequest.SerializeToString,
                 response_deserializer=ftis_dot_v1_dot_swarm__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.ProbeReach = channel.unary_unary(
+                '/ftis.v1.Swarm/ProbeReach',
+                request_serializer=ftis_dot_v1_dot_swarm__pb2.ReachRequest.SerializeToString,
+                response_deserializer=ftis_dot_v1_dot_swarm__pb2.ReachReply.FromString,
+                _registered_method=True)
 
 
 class SwarmServicer:
@@ -75,6 +80,14 @@ class SwarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProbeReach(self, request, context):
+        """Whether the caller can be dialled, for `ftis-node doctor`. Only the host is dialled that the call comes from,
+        and only the caller's own certificate counts as an answer: nothing can be learned about others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SwarmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +105,11 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=ftis_dot_v1_dot_swarm__pb2.StatusRequest.FromString,
                     response_serializer=ftis_dot_v1_dot_swarm__pb2.StatusReply.SerializeToString,
+            ),
+            'ProbeReach': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProbeReach,
+                    request_deserializer=ftis_dot_v1_dot_swarm__pb2.ReachRequest.FromString,
+                    response_serializer=ftis_dot_v1_dot_swarm__pb2.ReachReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +193,33 @@ class Swarm:
             '/ftis.v1.Swarm/GetStatus',
             ftis_dot_v1_dot_swarm__pb2.StatusRequest.SerializeToString,
             ftis_dot_v1_dot_swarm__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProbeReach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ftis.v1.Swarm/ProbeReach',
+            ftis_dot_v1_dot_swarm__pb2.ReachRequest.SerializeToString,
+            ftis_dot_v1_dot_swarm__pb2.ReachReply.FromString,
             options,
             channel_credentials,
             insecure,
