@@ -1,5 +1,6 @@
 """What is wrong with the machine under a home, found by looking at it."""
 
+import ipaddress
 import os
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_a_full_disk_a_nearly_full_one_and_one_that_can_not_be_written(
         (100_000, 0, "the disk of the home is full: 0.1 MiB are left"),
         (100_000_000, os.ST_RDONLY, "the home is read-only"),
     ):
-        monkeypatch.setattr(home_faults.os, "statvfs", lambda _, f=free, g=flags: statvfs(f, g))
+        monkeypatch.setattr(os, "statvfs", lambda _, f=free, g=flags: statvfs(f, g))
         faults = disk_faults(tmp_path)
         assert (expected is None and faults == ()) or (expected is not None and expected in faults[0])
 
@@ -46,16 +47,17 @@ def test_a_machine_without_a_route_to_any_peer_is_offline(monkeypatch: pytest.Mo
     targets = ["ab" * 32 + "@192.0.2.1:47100", "[2001:db8::1]:47100", "127.0.0.1:1", "name:1", "192.0.2.9:1"]
     asked: list[str] = []
 
-    def route(answer: bool) -> None:
-        monkeypatch.setattr(home_faults, "_has_route", lambda host: asked.append(str(host)) or answer)
+    def no_route(host: object) -> bool:
+        asked.append(str(host))
+        return False
 
-    route(False)
+    monkeypatch.setattr(home_faults, "_has_route", no_route)
     assert network_faults(targets) == ("this machine has no network: there is no route to any of 3 known peers",)
     assert asked == ["192.0.2.1", "2001:db8::1", "192.0.2.9"]
-    route(True)
+    monkeypatch.setattr(home_faults, "_has_route", lambda _: True)
     assert network_faults(targets) == ()
     assert network_faults(["127.0.0.1:1", "name:1"]) == ()
 
 
 def test_loopback_has_a_route() -> None:
-    assert home_faults._has_route(home_faults.ipaddress.ip_address("127.0.0.1"))
+    assert home_faults._has_route(ipaddress.ip_address("127.0.0.1"))

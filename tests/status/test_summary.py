@@ -181,7 +181,7 @@ def test_whom_an_author_helps_is_counted_over_the_nodes_that_trained_on_it() -> 
     assert (seen.sequences, seen.trained, seen.filtered) == (24, 15, 6)
     assert made.swarm is not None
     assert (made.swarm.swarm_helps, made.swarm.swarm_harms, made.swarm.swarm_unknown) == (1, 1, 2)
-    assert "by the measurements of 1 nodes it does, of 1 it harms, 2 can't tell" in text_of(made)
+    assert "yes for 1 of the nodes, it harms 1, unknown for 2" in text_of(made)
 
 
 def test_what_was_measured_is_said_with_its_number() -> None:
@@ -211,7 +211,7 @@ def test_mallory_s_strings_can_not_move_the_cursor_nor_style_nor_fill_the_screen
     evil = "\x1b[2J[red]evil[/]\r\u202e" + "x" * 250
     refused = RejectionStatus(peer_id=B, reason=evil[:100], blame="author", count=3, detail=evil)
     hostile = status(
-        MALLORY, peer(HIDDEN, model=evil[:100], version=evil[:40], ban_reason=evil[:100]), version=evil[:40], model=evil,
+        MALLORY, peer(HIDDEN, model=evil[:100], version=evil[:40]), version=evil[:40], model=evil,
         activity=evil, run_name=evil[:64], dht=evil, memory=evil, faults=(evil,), rejections=(refused,), listening=evil,
     )  # fmt: skip
     for made in (
