@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ftis_node.status.judgement import Judgement, Level, judge
 from ftis_node.status.partitions import Contact, partitions_of
 from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
-from ftis_node.status.state import state_kind, state_text
+from ftis_node.status.state import duration, state_kind, state_text, training_of
 from ftis_node.status.swarm_view import (
     Bounds,
     HealthDocument,
@@ -24,12 +24,12 @@ from ftis_node.status.swarm_view import (
     Reach,
     SeenByOthers,
     SwarmSummary,
-    Training,
 )
 
 MOST_VOUCHED = 100
 MOST_KEYS = 50
 DEGRADED_SHARE = 0.1
+CLOCK_MS = 5_000
 _PEER_ID = re.compile(r"[0-9a-f]{64}")
 _NAMES: Mapping[Level, LevelName] = {
     Level.HEALTHY: "healthy",
@@ -128,9 +128,9 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
         reach=reach,
         level=_NAMES[judgement.level],
         reasons=judgement.reasons,
-        notes=judgement.notes,
+        notes=(*judgement.notes, *_clock(answer.clock_ahead_ms)),
         state="does not answer" if status is None else state_text(status),
-        training=None if status is None else _training(status),
+        training=None if status is None else training_of(status),
         bytes_in=None if status is None else sum(peer.bytes_in for peer in status.peers),
         bytes_out=None if status is None else sum(peer.bytes_out for peer in status.peers),
         clock_ahead_seconds=None if answer.clock_ahead_ms is None else answer.clock_ahead_ms / 1000,
@@ -139,12 +139,10 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
     )
 
 
-def _training(status: NodeStatus) -> Training | None:
-    if status.learner.startswith("none"):
-        return "none"
-    if not status.parameters:
-        return None
-    return "full" if status.trainable_parameters == status.parameters else "LoRA"
+def _clock(ahead_ms: int | None) -> tuple[str, ...]:
+    if ahead_ms is None or abs(ahead_ms) < CLOCK_MS:
+        return ()
+    return (f"its clock is {duration(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'} this machine's",)
 
 
 def _unasked(peer: str, seen: SeenByOthers) -> NodeView:

@@ -15,7 +15,12 @@ LONGEST_CELL = 120
 def line(text: str, longest: int = LONGEST_LINE) -> Text:
     """Without markup and control characters, and not longer than people read."""
     shown = text if len(text) <= longest else text[: longest - 1] + "…"
-    return Text("".join(character if character.isprintable() else "?" for character in shown), overflow="fold")
+    return Text(printable(shown), overflow="fold")
+
+
+def printable(text: str) -> str:
+    """No control characters: a peer's string must not move the cursor of a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def grid(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

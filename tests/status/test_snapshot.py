@@ -105,6 +105,17 @@ def test_a_damaged_store_is_one_line_and_unreachable(home: Path, capsys: pytest.
     assert "can't be read" in capsys.readouterr().out
 
 
+def test_a_home_on_a_disk_that_can_not_be_written_is_still_read(home: Path) -> None:
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && exec "$2" -m ftis_node health --home "$1"'
+    line = ["unshare", "--mount", "sh", "-c", script, "sh", str(home), sys.executable]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr.strip()}")
+    assert done.returncode == 2
+    assert "the home is read-only: neither the store nor checkpoints can be written" in done.stdout
+    assert "builtin:small" in done.stdout
+
+
 def test_a_store_that_is_being_made(tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).touch()
     with pytest.raises(StoreError, match="is being made"):

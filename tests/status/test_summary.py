@@ -200,6 +200,17 @@ def test_a_state_says_what_for_since_when_and_until_when() -> None:
     assert "waiting for the run manifest: does not answer (h:1), 5 s, at most 30 s more" in page
 
 
+def test_a_clock_that_differs_is_told() -> None:
+    for ahead_ms, expected in (
+        (3_600_000, "its clock is 60 min ahead of this"),
+        (-9000, "its clock is 9 s behind this"),
+    ):
+        answer = Answer("h:1", True, A, status(A), clock_ahead_ms=ahead_ms)
+        assert expected in text_of(health_document([answer], asked_at_ms=NOW, bounds=None))
+    answer = Answer("h:1", True, A, status(A), clock_ahead_ms=900)
+    assert "its clock" not in text_of(health_document([answer], asked_at_ms=NOW, bounds=None))
+
+
 def test_where_the_walk_stopped_is_said() -> None:
     page = text_of(document(status(A), stopped_by="nodes", not_asked=37))
     assert "stopped at 500 nodes (--max-nodes); 37 known peers were not asked" in page
