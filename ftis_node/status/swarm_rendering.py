@@ -144,7 +144,7 @@ def _reached(node: NodeView) -> str:
     text = f"{node.seen.connected_to} of {node.seen.asked}"
     if node.seen.dialled_by:
         text += f", {node.seen.dialled_by} dialled it"
-    return f"{text}, behind NAT" if node.reach == "behind NAT" else text
+    return text if node.reach == "answers" else f"{text}, {node.reach}"
 
 
 def _is_used(seen: SeenByOthers | None) -> bool:

@@ -15,7 +15,7 @@ from ftis_node.status.state import Training
 DOCUMENT_SCHEMA = 2
 
 LevelName = Literal["healthy", "degraded", "unreachable"]
-Reach = Literal["answers", "behind NAT", "no answer"]
+Reach = Literal["answers", "behind NAT", "no answer", "not asked"]
 
 
 class _Part(BaseModel):

@@ -96,6 +96,18 @@ def test_a_hidden_node_is_one_that_others_are_connected_with() -> None:
     assert D not in views(made)
 
 
+def test_of_a_walk_that_was_stopped_who_was_not_asked_is_not_called_hidden() -> None:
+    answers = [Answer("h:1", True, A, status(A, peer(B), peer(HIDDEN))), Answer("h:2", False, HIDDEN, None, "no")]
+    made = health_document(answers, asked_at_ms=NOW, bounds=bounds(stopped_by="nodes", not_asked=1))
+    assert {peer_id: view.reach for peer_id, view in views(made).items()} == {
+        A: "answers",
+        B: "not asked",
+        HIDDEN: "behind NAT",
+    }
+    assert made.swarm is not None
+    assert (made.swarm.behind_nat, made.swarm.no_answer, sizes(made.swarm)) == (1, 0, [3])
+
+
 def test_a_connection_that_only_one_of_two_names_is_none() -> None:
     assert sizes(summary(status(A, peer(B)), status(B))) == [1, 1]
     cut_off = tuple(peer(f"{number:064x}") for number in range(100))
