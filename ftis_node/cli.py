@@ -54,6 +54,7 @@ SetOption = Annotated[
 ]
 LifelineOption = Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)]
 LogLevelOption = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+LogFormatOption = Annotated[str, typer.Option("--log-format", help="text for people, json for programs.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -91,9 +92,10 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
         listen: ListenOption = None,
         set_: SetOption = None,
         log_level: LogLevelOption = "info",
+        log_format: LogFormatOption = "text",
         until_stdin_closes: LifelineOption = False,
     ) -> None:
-        from ftis_node.commands.join import JoinOptions, run_join
+        from ftis_node.commands.join import JoinOptions, log_settings, run_join
 
         options = JoinOptions(
             home=home.expanduser(),
@@ -110,7 +112,7 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
             config_file=config,
             listen=listen,
             overrides=tuple(set_ or ()),
-            log_level=log_level,
+            log=log_settings(log_level, log_format),
             until_stdin_closes=until_stdin_closes,
             trains=trains,
         )
@@ -272,6 +274,8 @@ def main() -> None:
 
     # gRPC's fork handlers warn about every child process; the learner is started with exec.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # Its own resolver asks DNS for what /etc/hosts knows too, and dials time out where no DNS server answers.
+    os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
     try:
         app()
     except FtisError as error:

@@ -148,6 +148,9 @@ class TrainingConfig(Section):
     )
     max_rounds: int | None = Field(default=None, ge=1, description="stop training after so many rounds; not set: never")
     checkpoint_every: int = Field(default=1, ge=1, description="rounds from one checkpoint to the next")
+    agreement_every: int = Field(
+        default=20, ge=0, description="rounds from one measurement of whether peers' samples help to the next; 0: never"
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**62, description="drawn once and remembered if not set")
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads of the learner; torch's choice if not set"
@@ -204,7 +207,9 @@ class NetworkConfig(Section):
     )
     dial_seconds: float = Field(default=10.0, gt=0, le=60, description="how long a dial may take")
     dial_backoff_max: float = Field(default=60.0, gt=0, le=3600, description="longest wait between dials, in seconds")
-    ping_seconds: float = Field(default=10.0, gt=0, description="how often a neighbour is asked for a sign of life")
+    ping_seconds: float = Field(
+        default=4.0, gt=0, le=3600, description="how often a neighbour is asked for a sign of life"
+    )
     silence_seconds: float = Field(default=35.0, gt=0, description="a neighbour that says nothing for so long is gone")
     want_seconds: float = Field(default=30.0, gt=0, description="a batch not delivered by then is asked of another")
     peer_bytes_per_second: float = Field(

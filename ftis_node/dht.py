@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ftis_node.clock import now_ms
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.errors import DiscoveryError
-from ftis_node.exchange import DatabaseThread
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.handshake import Self
 

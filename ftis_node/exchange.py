@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
 
 from ftis_node.clock import now_ms
 from ftis_node.config import CeilingsConfig
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.errors import StoreError, WireError
 from ftis_node.identity import Identity
 from ftis_node.inbox.verify import Accepted, Blame, Known, Opened, Rejected, RejectReason, open_batch, verify
+from ftis_node.log import about
 from ftis_node.manifest import Run
-from ftis_node.store.network import NetworkStore, OutboxEntry, ReceivedBatch
+from ftis_node.store.network import OutboxEntry, ReceivedBatch
 from ftis_node.store.peers import StoredScore
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.peers import BAN_MS, Score, charged, must_be_banned, rewarded
@@ -29,39 +28,12 @@ from ftis_node.wire.codec import encode_batch, sign_batch
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 EQUIVOCATION_BAN_MS = 30 * 86_400_000
 HINTS = 32
 LIVE_BATCHES = 20_000
 RECENT_BYTES = 4 * 1024 * 1024
 SIGN_AT_ONCE = 64
 VERDICTS_AT_ONCE = 1_000
-
-
-def store_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-
-
-class DatabaseThread:
-    """One thread beside the event loop that owns the network half's store.
-
-    Several nodes in one process may share an ``executor`` (of one thread): many threads would only fight for the
-    interpreter.
-    """
-
-    def __init__(self, store: NetworkStore, executor: ThreadPoolExecutor | None = None) -> None:
-        self.store = store
-        self._executor = executor or store_thread()
-
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, functools.partial(function, *args, **kwargs))
-
-    def close(self) -> None:
-        self._executor.submit(self.store.close)
-        self._executor.shutdown(wait=True)
 
 
 class BatchExchange:
@@ -113,7 +85,13 @@ class BatchExchange:
             self._recent_bytes -= len(self._recent.popitem(last=False)[1])
 
     async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
-        log.warning("%s broke the protocol (%s): %s", short_id(neighbour.peer_id), reason, detail)
+        log.warning(
+            "%s broke the protocol (%s): %s",
+            short_id(neighbour.peer_id),
+            reason,
+            detail,
+            extra=about(peer=neighbour.peer_id),
+        )
         await self._database(self._store.count_rejection, neighbour.peer_id, reason, Blame.NEIGHBOUR.value, detail)
         await self._charge(neighbour.peer_id, reason)
 
@@ -142,7 +120,9 @@ class BatchExchange:
             await self._ban(peer, f"score {score.value:.0f}, last for {reason}", BAN_MS, None)
 
     async def _ban(self, peer: PeerId, reason: str, duration_ms: int, proof: bytes | None) -> None:
-        log.error("%s is banned for %.0f minutes: %s", short_id(peer), duration_ms / 60_000, reason)
+        log.error(
+            "%s is banned for %.0f minutes: %s", short_id(peer), duration_ms / 60_000, reason, extra=about(peer=peer)
+        )
         until = now_ms() + duration_ms
         await self._database(self._store.peers.ban, peer, until_ms=until, reason=reason, proof=proof)
         self.on_ban(peer, reason)
@@ -223,7 +203,13 @@ class BatchExchange:
     async def _blame(self, rejected: Rejected, neighbour: Neighbour) -> None:
         author = rejected.author
         peer = neighbour.peer_id if rejected.blame is Blame.NEIGHBOUR or author is None else author
-        log.warning("rejected a batch of %s: %s: %s", short_id(peer), rejected.reason.value, rejected.detail)
+        log.warning(
+            "rejected a batch of %s: %s: %s",
+            short_id(peer),
+            rejected.reason.value,
+            rejected.detail,
+            extra=about(peer=peer),
+        )
         await self._database(
             self._store.count_rejection, peer, rejected.reason.value, rejected.blame.value, rejected.detail
         )
@@ -269,7 +255,13 @@ class BatchExchange:
             if verdict.outcome == "accepted":
                 accepted[verdict.author] += 1
             elif verdict.outcome == "rejected":
-                log.warning("rejected a group of %s: %s: %s", short_id(verdict.author), verdict.reason, verdict.detail)
+                log.warning(
+                    "rejected a group of %s: %s: %s",
+                    short_id(verdict.author),
+                    verdict.reason,
+                    verdict.detail,
+                    extra=about(peer=verdict.author, batch=verdict.name),
+                )
                 await self._charge(verdict.author, verdict.reason)
         for author, groups in accepted.items():
             await self._database(self._rescore, author, functools.partial(_reward, groups))

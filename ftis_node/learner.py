@@ -21,14 +21,16 @@ from types import TracebackType
 
 import torch
 
+from ftis_node.agreement import measure_agreement, sample_held_out
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError
 from ftis_node.inbox.verify import Rejected
+from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
 from ftis_node.memory import plan
 from ftis_node.peer_groups import PeerGroups
-from ftis_node.round import OWN, build_party, check, generate, train, training_group
+from ftis_node.round import OWN, build_party, check, free_slots, generate, train, training_group
 from ftis_node.round_report import RoundClock, build_report, count_by_author, describe
 from ftis_node.store.learner import LearnerStore, ReadyGroup
 from ftis_node.store.reports import RoundReport, Totals
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 MISMATCH_ALARM = 0.05
 LOG_SECONDS = 2.0
 GENERATIONS_IN_VAIN = 3
+FEWEST_HELD_OUT = 4
 
 
 class Learner:
@@ -113,9 +116,9 @@ class Learner:
         """One line per round, but not more often than people can read."""
         if time.monotonic() - self._logged_at >= LOG_SECONDS or report.round == self._config.training.max_rounds:
             self._logged_at = time.monotonic()
-            log.info("%s", describe(report))
+            log.info("%s", describe(report), extra=about(round_number=report.round))
         else:
-            log.debug("%s", describe(report))
+            log.debug("%s", describe(report), extra=about(round_number=report.round))
 
     def _activity(self, text: str, *, until_ms: int | None = None) -> None:
         self._store.put_activity(text, round_number=self._round, until_ms=until_ms)
@@ -127,7 +130,11 @@ class Learner:
 
     def _restore(self) -> None:
         for name in self._store.quarantine_repeated():
-            log.error("batch %s is quarantined: the learner ended twice while it worked on it", short_id(name))
+            log.error(
+                "batch %s is quarantined: the learner ended twice while it worked on it",
+                short_id(name),
+                extra=about(batch=name),
+            )
         restored = load_newest(self._checkpoints, model=self._party.loaded.model)
         if restored is not None:
             self._round = restored.progress.round_number
@@ -187,9 +194,9 @@ class Learner:
             groups = self._read_outbox()
             vain = vain + 1 if len(groups) == before else 0
             if vain == GENERATIONS_IN_VAIN:
-                raise RolloutError(
-                    f"{vain} generations in a row gave no group that can be used: the model's weights may be damaged"
-                )
+                nothing_sampled = not any(stats.tokens for stats in clock.generation)
+                cause = "all prompts are too long for this model" if nothing_sampled else "are its weights damaged?"
+                raise RolloutError(f"{vain} generations in a row gave no group that can be used: {cause}")
         return groups
 
     def _read_outbox(self) -> list[TrainingGroup]:
@@ -209,7 +216,7 @@ class Learner:
         created_at_ms = now_ms()
         window = self._run.window(created_at_ms)
         first = self._store.next_slot(window)
-        slots = range(first, min(first + count, self._run.manifest.assignment.quota))
+        slots = free_slots(self._party, self._peer_id, window, first=first, count=count)
         if not slots:
             self._wait_for_window(window + 1, clock)
             return
@@ -221,7 +228,7 @@ class Learner:
         clock.generation.append(stats)
         clock.generated_sequences += sum(len(group.completions) for group in payload.groups)
         self._store.add_outbox(
-            parts, round_number=self._round, created_at_ms=created_at_ms, window=window, next_slot=slots.stop
+            parts, round_number=self._round, created_at_ms=created_at_ms, window=window, next_slot=slots[-1] + 1
         )
 
     def _wait_for_window(self, window: int, clock: RoundClock) -> None:
@@ -229,7 +236,9 @@ class Learner:
         self._activity("waiting for new prompts: this window's quota is used up", until_ms=begins_ms)
         log.info("this window's quota of prompts is used up; waiting %.0f s", (begins_ms - now_ms()) / 1000)
         with clock.phase("waiting"):
-            time.sleep(max(0, begins_ms - now_ms()) / 1000)
+            # In small pieces, and by the window itself: the clock may be set while this waits.
+            while self._run.window(now_ms()) == window - 1:
+                time.sleep(max(0.0, min(1.0, (begins_ms - now_ms()) / 1000)))
 
     # --- the step ---------------------------------------------------------------------------
 
@@ -240,7 +249,9 @@ class Learner:
         trainer = self._party.trainer
         budget = trainer.micro_batch_tokens
         self._store.enter_step(budget)
-        step = train(self._party, [*own, *(group for _, group in peers)])
+        groups = [*own, *(group for _, group in peers)]
+        agreements = self._measure_agreement(groups, clock)
+        step = train(self._party, groups)
         self._store.leave_step()
         if trainer.micro_batch_tokens != budget:
             self._store.put_memory(
@@ -251,17 +262,41 @@ class Learner:
         self._totals = report.totals
         forget_before = now_ms() - 2 * int(self._run.manifest.limits.max_age_seconds * 1000)
         used = [(ready.name, ready.group_index) for ready in chosen]
-        self._store.finish_round(self._round, used, report, count_by_author(step), forget_before_ms=forget_before)
+        self._store.finish_round(
+            self._round, used, report, count_by_author(step, agreements), forget_before_ms=forget_before
+        )
         return report
+
+    def _measure_agreement(self, groups: list[TrainingGroup], clock: RoundClock) -> dict[bytes, float]:
+        """Every so many rounds: whose samples point where own held-out prompts do."""
+        every = self._config.training.agreement_every
+        if not every or self._round % every:
+            return {}
+        self._activity("measuring whether peers' samples help")
+        with clock.phase("measuring"):
+            count = max(FEWEST_HELD_OUT, self._config.training.own_groups)
+            seed = _derived_seed(self._seed, self._round)
+            held_out = sample_held_out(self._party, count, nonce=self._round, seed=seed)
+            return measure_agreement(self._party, held_out, groups)
 
     def _warn_of_faults(self, step: StepReport, peers: list[ReadyGroup], own: int) -> None:
         """Samples whose log-probs are not finite are named; they are not used again."""
         for group, sequence in step.offending:
             where = "own" if group < own else f"batch {short_id(peers[group - own].name)}"
-            log.error("log-probs that are not finite: %s, group %d, sequence %d", where, group, sequence)
+            log.error(
+                "log-probs that are not finite: %s, group %d, sequence %d",
+                where,
+                group,
+                sequence,
+                extra=about(round_number=self._round),
+            )
         mismatch = step.own_logprob_mismatch
         if mismatch is not None and mismatch > MISMATCH_ALARM and self._run.manifest.sampling.untruncated:
-            log.warning("engine and trainer disagree by %.3f per token on own samples", mismatch)
+            log.warning(
+                "engine and trainer disagree by %.3f per token on own samples",
+                mismatch,
+                extra=about(round_number=self._round),
+            )
 
     def _save(self) -> None:
         self._activity("writing a checkpoint")

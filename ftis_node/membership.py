@@ -18,9 +18,10 @@ import grpc
 
 from ftis_node.admission import why_not_a_member
 from ftis_node.clock import now_ms
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.dht import DhtMember
 from ftis_node.errors import WireError
-from ftis_node.exchange import DatabaseThread
+from ftis_node.log import about
 from ftis_node.store.peers import Traffic
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.dialing import dial_once, fetch_run, keep_dialling
@@ -35,7 +36,7 @@ from ftis_node.wire.v1 import swarm_pb2 as pb
 log = logging.getLogger(__name__)
 
 NEIGHBOUR_SECONDS = 3.0
-TRAFFIC_SECONDS = 5.0
+TRAFFIC_SECONDS = 2.0
 PROBES_AT_ONCE = 4
 REMEMBERED_INSTANCES = 1_000
 STARTS_REMEMBERED = 8
@@ -90,7 +91,9 @@ class Membership:
             self._on_twin()
             return "a second daemon runs with the same identity: stop one of them"
         if self._is_twin(record):
-            log.warning("two daemons run with the identity of %s", short_id(record.peer_id))
+            log.warning(
+                "two daemons run with the identity of %s", short_id(record.peer_id), extra=about(peer=record.peer_id)
+            )
             await self._database(self._peers.twin, record.peer_id)
         banned = await self._database(self._peers.banned, record.peer_id)
         if banned is None:
@@ -201,7 +204,7 @@ class Membership:
                 dialled.append(Dialled(peer, session.neighbour.address_range, now - session.began_at, value))
             goes = whom_to_leave(dialled, wanted=self._network.neighbours)
             if goes is not None and (leaving := self._gossip.sessions.get(goes)) is not None:
-                log.info("leaving %s for another neighbour", short_id(goes))
+                log.info("leaving %s for another neighbour", short_id(goes), extra=about(peer=goes))
                 leaving.close("making room for another neighbour")
 
     async def _candidates(self, wanted: int) -> list[Address]:
@@ -251,7 +254,14 @@ class Membership:
 
     async def _count_traffic(self, sessions: list[Session]) -> None:
         traffic = [
-            Traffic(s.neighbour.peer_id, s.bytes_in, s.bytes_out, s.throttled_seconds, s.round_trip_ms)
+            Traffic(
+                peer=s.neighbour.peer_id,
+                bytes_in=s.bytes_in,
+                bytes_out=s.bytes_out,
+                throttled_seconds=s.throttled_seconds,
+                round_trip_ms=s.round_trip_ms,
+                silent_seconds=time.monotonic() - s.heard_at,
+            )
             for s in sessions
         ]
         for session in sessions:
@@ -259,6 +269,8 @@ class Membership:
             session.throttled_seconds = 0.0
         for entry in traffic:
             if entry.throttled_seconds > TRAFFIC_SECONDS / 2:
-                log.warning("%s sends more than a peer may: it is held back", short_id(entry.peer))
+                log.warning(
+                    "%s sends more than a peer may: it is held back", short_id(entry.peer), extra=about(peer=entry.peer)
+                )
         if traffic:
             await self._database(self._peers.traffic, traffic)

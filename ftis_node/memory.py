@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -110,6 +111,18 @@ def measure(
     every_pass = max(0, int(large - per_token * tokens))
     enough = ENOUGH_ON_CPU if device.type == "cpu" else math.inf
     return MemoryNeeds(available, fixed + every_pass, per_token, cache_per_token, enough)
+
+
+def cache_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the key-value cache for one token of one sequence; 0 where the configuration doesn't tell."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+    layers, hidden = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
+    if not (heads and layers and hidden):
+        return 0
+    size = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    return 2 * int(layers) * int(heads) * int(size) * next(model.parameters()).element_size()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

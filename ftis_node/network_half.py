@@ -15,8 +15,9 @@ from pathlib import Path
 from ftis_node import __version__
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.dht import DhtMember
-from ftis_node.exchange import BatchExchange, DatabaseThread
+from ftis_node.exchange import BatchExchange
 from ftis_node.identity import Identity
 from ftis_node.manifest import Run
 from ftis_node.membership import Membership
@@ -104,6 +105,7 @@ class NetworkHalf:
         )
         await start(self._server, service)
         bound = Address(listen.host, port)
+        await self.put_of_this_process("ping_seconds", str(network.ping_seconds))
         await self.put_of_this_process("listening", bound.target)
         log.info(
             "node %s of run %r (%s) listens on %s",

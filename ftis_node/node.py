@@ -8,11 +8,11 @@ stop    finish the current write, say goodbye, end the learner; a second signal 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import resource
 import signal
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,13 @@ import grpc
 from ftis_node.admission import accept_invitation, why_not_a_member
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.errors import ConfigError, WireError
-from ftis_node.exchange import DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
+from ftis_node.log import LogSettings
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
+from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
 from ftis_node.swarm.addresses import parse_address
@@ -46,7 +48,7 @@ class NodeOptions:
     home: Path
     run_file: Path | None
     expected_run_id: RunId | None
-    log_level: str
+    log: LogSettings
     until_stdin_closes: bool = False
     trains: bool = True
     invitation: str | None = None
@@ -203,8 +205,8 @@ class _Node:
         learner = None
         if trains:
             self._learner = LearnerProcess(
-                self._options.home, self._config, self._options.log_level,
-                functools.partial(half.put_of_this_process, "learner"),
+                self._options.home, self._config, self._options.log,
+                half.put_of_this_process,
             )  # fmt: skip
             learner = asyncio.create_task(self._learner.run())
             if not self._peers:
@@ -238,6 +240,7 @@ class _Node:
     async def _shut_down(
         self, half: NetworkHalf, learner: asyncio.Task[int] | None, network: asyncio.Task[None]
     ) -> None:
+        self._database.give_up_waiting()
         if self._learner is not None:
             await half.put_of_this_process("network", "stopping: the learner finishes what it is at", STOP_SECONDS)
             await self._learner.stop()
@@ -246,7 +249,12 @@ class _Node:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await half.stop()
+        try:
+            await half.stop()
+        except sqlite3.Error as error:
+            if (fault := storage_fault(error)) is None:
+                raise
+            log.warning("stopped without a last word in the store, which can't be written: %s", fault)
         log.info("stopped")
 
     async def _sleep(self, seconds: float) -> None:

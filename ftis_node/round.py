@@ -9,9 +9,11 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ftis_node.allocator import trim_malloc
 from ftis_node.config import NodeConfig
+from ftis_node.held_out import HeldOut
 from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import Run
@@ -43,6 +45,7 @@ class Party:
     engine: RolloutEngine
     trainer: Trainer
     tasks: Mapping[str, Task]
+    held_out: HeldOut
 
 
 def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
@@ -68,6 +71,7 @@ def build_party(run: Run, config: NodeConfig, *, seed: int) -> Party:
             pad_id=loaded.pad_id,
         ),
         tasks=tasks,
+        held_out=HeldOut(seed, active=config.training.agreement_every > 0),
     )
 
 
@@ -94,6 +98,17 @@ def prompt_ids(loaded: LoadedModel, item: Item) -> tuple[int, ...]:
     return render_prompt(loaded, item.prompt, system=item.system, raw=item.raw)
 
 
+def free_slots(party: Party, author: PeerId, window: int, *, first: int, count: int) -> list[int]:
+    """The next ``count`` slots from ``first`` on within the window's quota, without those of held-out prompts."""
+    every = range(first, party.run.manifest.assignment.quota)
+    return list(islice((slot for slot in every if not _held_out(party, author, window, slot)), count))
+
+
+def _held_out(party: Party, author: PeerId, window: int, slot: int) -> bool:
+    spec = party.run.task_for_slot(slot)
+    return party.held_out.contains(spec.name, spec.size, party.run.assigned_index(author, window, slot))
+
+
 def generate(
     party: Party, author: PeerId, window: int, slots: Sequence[int], *, seed: int
 ) -> tuple[RolloutPayload, GenerationStats]:
@@ -105,7 +120,7 @@ def generate(
     """
     run, manifest = party.run, party.run.manifest
     prompts = {slot: _assigned_prompt(party, author, window, slot) for slot in slots}
-    usable = {slot: prompt for slot, prompt in prompts.items() if _fits(party, prompt)}
+    usable = {slot: prompt for slot, prompt in prompts.items() if fits(party, prompt)}
     if len(usable) < len(prompts):
         longest = max(len(prompt) for slot, prompt in prompts.items() if slot not in usable)
         log.warning(
@@ -149,7 +164,8 @@ def _longest_prompt(party: Party) -> int:
     return min(limits.prompt_tokens, positions - limits.completion_tokens)
 
 
-def _fits(party: Party, prompt: tuple[int, ...]) -> bool:
+def fits(party: Party, prompt: tuple[int, ...]) -> bool:
+    """Whether a prompt is within the run's limit, and leaves this model room for a whole completion."""
     return 0 < len(prompt) <= _longest_prompt(party)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ftis_node.rollout.engine import GenerationStats
@@ -66,20 +66,22 @@ def build_report(round_number: int, step: StepReport, clock: RoundClock, *, befo
             scoring=clock.seconds["scoring"] + step.seconds_scoring,
             training=step.seconds_training,
             waiting=clock.seconds["waiting"],
+            measuring=clock.seconds["measuring"],
         ),
         used_authors=dict(Counter(short_id(bytes.fromhex(group.origin)) for group in peers)),
     )
     return add_to_totals(before, report)
 
 
-def count_by_author(step: StepReport) -> list[AuthorRound]:
-    """What became of each author's sequences in this step."""
+def count_by_author(step: StepReport, agreements: Mapping[bytes, float]) -> list[AuthorRound]:
+    """What became of each author's sequences in this step, with the agreements measured in this round."""
     by_author: defaultdict[bytes, list[GroupReport]] = defaultdict(list)
     for group in step.groups:
         by_author[authors.OWN if group.origin == OWN else bytes.fromhex(group.origin)].append(group)
-    return [
+    rows = [
         AuthorRound(
             author=author,
+            agreement=agreements.get(author),
             sequences=sum(group.sequences for group in groups),
             trained=sum(group.trained for group in groups),
             filtered=sum(group.filtered for group in groups),
@@ -88,18 +90,22 @@ def count_by_author(step: StepReport) -> list[AuthorRound]:
         )
         for author, groups in by_author.items()
     ]
+    if authors.PEERS in agreements:
+        rows.append(AuthorRound(authors.PEERS, agreement=agreements[authors.PEERS]))
+    return rows
 
 
 def describe(report: RoundReport) -> str:
     """The round as one line of the log."""
     seconds = report.seconds
     reward = "none" if report.own_reward is None else f"{report.own_reward:.3f}"
+    measuring = f", measuring {seconds.measuring:.2f} s" if seconds.measuring else ""
     outcome = f"gradient norm {report.gradient_norm:.2f}" if report.stepped else f"no step ({report.skipped_reason})"
     return (
         f"round {report.round}: {report.own_groups} own and {report.peer_groups} peers' groups, reward {reward},"
         f" {outcome}, trained on {report.own.trained} own and {report.peers.trained} peers' sequences, filtered"
         f" {report.own.filtered + report.peers.filtered}; generating {seconds.generating:.2f} s, scoring"
-        f" {seconds.scoring:.2f} s, training {seconds.training:.2f} s, waiting {seconds.waiting:.2f} s"
+        f" {seconds.scoring:.2f} s, training {seconds.training:.2f} s, waiting {seconds.waiting:.2f} s{measuring}"
     )
 
 

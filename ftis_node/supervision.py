@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ftis_node.config import NodeConfig
+from ftis_node.log import LogSettings
+from ftis_node.status.home_faults import disk_faults
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +30,20 @@ LAST_WORDS = 200
 LAST_WORDS_SECONDS = 1.0
 EXIT_FINISHED = 0
 EXIT_UNUSABLE = 2
+EXIT_STORAGE = 5
+STORAGE_POLL_SECONDS = 1.0
+STORAGE_BACKOFF_SECONDS = 15.0
 
-ReportLearner = Callable[[str, float | None], Awaitable[None]]
-"""How the learner is, and for how many seconds at most if that is known."""
+Report = Callable[[str, str, float | None], Awaitable[None]]
+"""``learner`` (how it is, and for how many seconds at most if that is known) or ``learner_died`` (of what)."""
 
 
 class LearnerProcess:
     """Starts the learner, restarts it with backoff when it dies, stops it in order."""
 
-    def __init__(self, home: Path, config: NodeConfig, log_level: str, report: ReportLearner) -> None:
+    def __init__(self, home: Path, config: NodeConfig, log_settings: LogSettings, report: Report) -> None:
         self._home = home
-        self._log_level = log_level
+        self._log_settings = log_settings
         self._config = config
         self._report = report
         self._process: asyncio.subprocess.Process | None = None
@@ -54,26 +59,40 @@ class LearnerProcess:
             code, why = await self._run_once(after_kill=killed)
             killed = code == -signal.SIGKILL
             if self._stopping or code in (EXIT_FINISHED, EXIT_UNUSABLE):
-                await self._report("finished" if code == EXIT_FINISHED else f"stopped with exit code {code}{why}", None)
+                end = "finished" if code == EXIT_FINISHED else f"stopped with exit code {code}{why}"
+                await self._report("learner", end, None)
                 return code
             if loop.time() - started > GOOD_RUN_SECONDS:
                 backoff = FIRST_BACKOFF_SECONDS
-            cause = f"killed by signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}{why}"
+            cause = _cause(code) + why
             log.error("the learner died (%s); restarting it from its last checkpoint in %.0f s", cause, backoff)
-            await self._report(f"died ({cause}), restarting", backoff)
+            await self._report("learner_died", cause, None)
+            await self._report("learner", f"died ({cause}), restarting", backoff)
             await asyncio.sleep(backoff)
-            backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
+            if code == EXIT_STORAGE:
+                backoff = await self._until_writable(backoff)
+            else:
+                backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
+
+    async def _until_writable(self, backoff: float) -> float:
+        """Wait for as long as the disk is visibly full or read-only; returns the next backoff, which stays short."""
+        while disk_faults(self._home):
+            # The report waits for the disk as well.
+            await self._report("learner", "waiting until the home can be written again", None)
+            await asyncio.sleep(STORAGE_POLL_SECONDS)
+        return min(2 * backoff, STORAGE_BACKOFF_SECONDS)
 
     async def _run_once(self, *, after_kill: bool) -> tuple[int, str]:
         """Its exit code, and what it said of the reason."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ftis_node.commands.learner", str(self._home), self._log_level,
+            sys.executable, "-m", "ftis_node.commands.learner", str(self._home),
+            self._log_settings.level, self._log_settings.format,
             *(["after-kill"] if after_kill else []),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        await self._report("running", None)
+        await self._report("learner", "running", None)
         try:
             self._process.stdin.write(self._config.model_dump_json().encode() + b"\n")
             await self._process.stdin.drain()
@@ -104,3 +123,9 @@ class LearnerProcess:
         """At once; the store and the checkpoints stand it."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+
+
+def _cause(code: int) -> str:
+    if code < 0:
+        return f"killed by signal {signal.Signals(-code).name}"
+    return "its home can't be written" if code == EXIT_STORAGE else f"exit code {code}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftis_node.config import NetworkConfig, NodeConfig
-from ftis_node.exchange import DatabaseThread
+from ftis_node.database_thread import DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.manifest import Run
 from ftis_node.network_half import NetworkHalf, Party

@@ -84,6 +84,26 @@ def test_three_daemons_learn_from_each_other(tmp_path: Path) -> None:
     assert not torch.equal(together, emptied)
 
 
+def test_two_daemons_measure_whether_they_help_each_other(tmp_path: Path) -> None:
+    run = write_run(tmp_path, group_size=8)
+    sets = ("training.groups_per_step=12", "training.agreement_every=1", "training.max_rounds=6", "training.seed=1",
+            "training.start_peers=1", "training.min_own_share=0.5", "caps.newcomer_share=1.0")  # fmt: skip
+    with (
+        Daemon(tmp_path / "a", run=run, sets=sets) as a,
+        Daemon(tmp_path / "b", peers=(a.address(),), sets=(*sets, "model.name='builtin:large'")) as b,
+    ):
+        for node in (a, b):
+            status = node.finished()
+            (peer,) = status.peers
+            assert peer.trained > 0
+            assert peer.sequences >= peer.trained + peer.filtered + peer.zero_advantage
+            for agreement in (peer.agreement, status.own_agreement, status.peers_agreement):
+                assert agreement.measured >= 4
+                assert agreement.low is not None
+            assert status.last_round is not None
+            assert status.last_round.totals.seconds.measuring > 0
+
+
 def test_sigterm_restart_and_a_second_daemon(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     home = tmp_path / "node"

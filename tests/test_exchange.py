@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ftis_node.clock import now_ms
 from ftis_node.config import CeilingsConfig
-from ftis_node.exchange import BatchExchange, DatabaseThread
+from ftis_node.database_thread import DatabaseThread
+from ftis_node.exchange import BatchExchange
 from ftis_node.identity import Identity
 from ftis_node.store.network import NetworkStore
 from ftis_node.swarm.records import NodeRecord, seal_record

@@ -17,6 +17,7 @@ from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.errors import ModelError
 from ftis_node.model_files import BUILTIN_FOLDER
 from ftis_node.models import load_model, render_prompt
+from ftis_node.rollout.vllm import VllmEngine
 from ftis_node.token_bytes import vocabulary_of
 from tests.builders import smollm2
 
@@ -297,3 +298,13 @@ def test_a_hub_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ftis_node.errors.ModelError: --model somebody/some-model: can't be loaded: "), done.stderr
     assert "127.0.0.1:9" in last
+
+
+def test_an_adapter_folder_is_refused_where_vllm_samples(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    loaded = load("builtin:small")
+    with pytest.raises(ModelError, match="starts from whole weights"):
+        VllmEngine(
+            loaded.model, loaded.vocabulary, source=str(tmp_path), revision=None, lora=LoraConfig(), decode_rows=8,
+            longest=128, memory_share=0.3,
+        )  # fmt: skip

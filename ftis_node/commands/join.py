@@ -11,14 +11,13 @@ from ftis_node.commands.init import run_toml
 from ftis_node.config import NodeConfig, load_node_config
 from ftis_node.config_file import node_toml
 from ftis_node.errors import ConfigError, HomeError
-from ftis_node.log import set_up_logging
+from ftis_node.log import FORMATS, LEVELS, LogSettings, set_up_logging
 from ftis_node.node import NodeOptions, run_node
 from ftis_node.types import RunId
 
 log = logging.getLogger(__name__)
 
 BUILTIN_RUN = "builtin:"
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class JoinOptions:
     config_file: Path | None = None
     listen: str | None = None
     overrides: tuple[str, ...] = ()
-    log_level: str = "info"
+    log: LogSettings = field(default_factory=LogSettings)
     until_stdin_closes: bool = False
     trains: bool = True
     dht: bool = True
@@ -46,20 +45,27 @@ class JoinOptions:
 
 def run_join(options: JoinOptions) -> int:
     """Run until stopped; returns the exit code. Raises FtisError on unusable input."""
-    if options.log_level not in LOG_LEVELS:
-        raise ConfigError(f"--log-level: {options.log_level!r}; allowed are {', '.join(LOG_LEVELS)}")
-    set_up_logging("node", options.log_level)
+    set_up_logging("node", options.log)
     config = settle_config(options)
     node = NodeOptions(
         home=options.home,
         run_file=settle_run_file(options.home, options.run),
         expected_run_id=parse_run_id(options.run_id),
-        log_level=options.log_level,
+        log=options.log,
         until_stdin_closes=options.until_stdin_closes,
         trains=options.trains,
         invitation=options.invitation,
     )
     return run_node(node, config)
+
+
+def log_settings(level: str, form: str) -> LogSettings:
+    """From the command line. Raises ConfigError."""
+    if level not in LEVELS:
+        raise ConfigError(f"--log-level: {level!r}; allowed are {', '.join(LEVELS)}")
+    if form not in FORMATS:
+        raise ConfigError(f"--log-format: {form!r}; allowed are {', '.join(FORMATS)}")
+    return LogSettings(level, "json" if form == "json" else "text")
 
 
 def settle_config(options: JoinOptions) -> NodeConfig:

@@ -20,8 +20,9 @@ from types import FrameType
 from ftis_node.allocator import tune_malloc
 from ftis_node.config import NodeConfig
 from ftis_node.errors import FtisError
-from ftis_node.log import set_up_logging
-from ftis_node.supervision import LAST_WORDS
+from ftis_node.log import LogSettings, set_up_logging
+from ftis_node.store.faults import storage_fault
+from ftis_node.supervision import EXIT_STORAGE, LAST_WORDS
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,9 @@ class StopSignal:
 
 def main() -> int:
     """Run rounds until ``training.max_rounds`` or SIGTERM; returns the exit code."""
-    home, log_level = Path(sys.argv[1]), sys.argv[2]
-    after_kill = "after-kill" in sys.argv[3:]
-    set_up_logging("learner", log_level)
+    home, level, form = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    after_kill = "after-kill" in sys.argv[4:]
+    set_up_logging("learner", LogSettings(level, "json" if form == "json" else "text"))
     line = sys.stdin.buffer.readline()
     if not line:
         return EXIT_ORPHANED
@@ -84,8 +85,13 @@ def main() -> int:
         _say(last_words, str(error))
         return error.exit_code
     except Exception as error:
-        _say(last_words, f"{type(error).__name__}: {error}")
-        raise
+        fault = storage_fault(error)
+        if fault is None:
+            _say(last_words, f"{type(error).__name__}: {error}")
+            raise
+        log.error("%s can't be written: %s", home, fault)
+        _say(last_words, fault)
+        return EXIT_STORAGE
     return 0
 
 

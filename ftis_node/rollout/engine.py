@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ftis_node.errors import ModelError
 from ftis_node.types import Completion, FinishReason, SamplingParams
 from ftis_node.vocabulary import Vocabulary
 
@@ -32,6 +33,12 @@ class Rollouts:
 
     completions: tuple[tuple[Completion, ...], ...]
     stats: GenerationStats
+
+
+def refuse_empty_prompts(prompts: Sequence[tuple[int, ...]]) -> None:
+    """Raises ModelError: without a token before it, there is no distribution for the first one."""
+    if any(not prompt for prompt in prompts):
+        raise ModelError("a prompt is empty: there is nothing to continue")
 
 
 def completion_of(vocabulary: Vocabulary, token_ids: list[int], logprobs: list[float]) -> Completion:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ftis_node.errors import ModelError, OutOfMemoryError
+from ftis_node.errors import OutOfMemoryError
 from ftis_node.memory import is_out_of_memory
-from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of
+from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of, refuse_empty_prompts
 from ftis_node.rollout.sampling import row_uniforms, sample
 from ftis_node.types import SamplingParams
 from ftis_node.vocabulary import Vocabulary
@@ -85,8 +85,7 @@ class TransformersEngine:
     def generate(
         self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int
     ) -> Rollouts:
-        if any(not prompt for prompt in prompts):
-            raise ModelError("a prompt is empty: there is nothing to continue")
+        refuse_empty_prompts(prompts)
         started = time.monotonic()
         rows = [
             [_Row(prompt, member, row_uniforms(seed, prompt * count + member, max_tokens)) for member in range(count)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from ftis_node.config import LoraConfig
 from ftis_node.errors import ModelError
-from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of
+from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of, refuse_empty_prompts
 from ftis_node.types import Completion, SamplingParams
 from ftis_node.vocabulary import Vocabulary
 
@@ -38,6 +38,11 @@ class VllmEngine:
         self, model: Any, vocabulary: Vocabulary, *, source: str, revision: str | None, lora: LoraConfig,
         decode_rows: int, longest: int, memory_share: float,
     ) -> None:  # fmt: skip
+        if (Path(source) / "adapter_config.json").exists():
+            raise ModelError(
+                f"rollout.engine = 'vllm': starts from whole weights, and {source} is an adapter; give --model a folder"
+                " with the merged weights, or use rollout.engine = 'transformers'"
+            )
         self._model = model
         self._vocabulary = vocabulary
         self._decode_rows = decode_rows
@@ -114,8 +119,7 @@ class VllmEngine:
     ) -> Rollouts:
         from vllm import SamplingParams as VllmSampling
 
-        if any(not prompt for prompt in prompts):
-            raise ModelError("a prompt is empty: there is nothing to continue")
+        refuse_empty_prompts(prompts)
         started = time.monotonic()
         settings = [
             VllmSampling(

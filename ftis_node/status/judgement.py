@@ -9,8 +9,8 @@ from ftis_node.status.snapshot import NodeStatus, PeerStatus
 from ftis_node.status.state import duration, learner_text
 
 LATELY_MS = 120_000
-SILENT_MS = 20_000
-"""Neighbours answer a ping every ``network.ping_seconds`` (10), and what came is counted every 5 s."""
+SILENCE_SLACK_MS = 4_000
+"""Neighbours answer a ping every ``ping_seconds``, and when they were heard is written every 2 s."""
 
 
 class Level(enum.IntEnum):
@@ -42,6 +42,11 @@ def judge(status: NodeStatus) -> Judgement:
         reasons.append(status.network)
     elif status.learner not in ("running", "finished") and not status.learner.startswith("none"):
         reasons.append(f"learner: {learner_text(status)}")
+    if status.learner_died_at_ms is not None and status.learner == "running":
+        ago = status.at_ms - status.learner_died_at_ms
+        if ago < LATELY_MS:
+            died = f"the learner died {duration(ago)} ago ({status.learner_died_of})"
+            reasons.append(f"{died}; it goes on from its last checkpoint")
     reasons += _troubles_of_reach(status)
     if status.last_round is not None and status.last_round.skipped_reason is not None:
         reasons.append(f"round {status.last_round.round} took no step: {status.last_round.skipped_reason}")
@@ -54,7 +59,7 @@ def _troubles_of_reach(status: NodeStatus) -> list[str]:
     reasons = []
     alone = not any(peer.connected for peer in status.peers)
     silent_ms = status.at_ms - max((peer.last_contact_ms for peer in status.peers if peer.connected), default=0)
-    if not alone and silent_ms > SILENT_MS:
+    if not alone and silent_ms > status.ping_seconds * 1000 + SILENCE_SLACK_MS:
         reasons.append(
             f"nothing has come from any neighbour for {duration(silent_ms)}: is this machine's network down?"
         )

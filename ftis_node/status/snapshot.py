@@ -116,6 +116,9 @@ class NodeStatus(_Part):
     learner: str = Field(max_length=300)
     learner_since_ms: Whole | None = None
     learner_until_ms: Whole | None = None
+    learner_died_of: str = Field(default="", max_length=300)
+    learner_died_at_ms: Whole | None = None
+    ping_seconds: Annotated[float, Field(gt=0, le=3600)] = 4.0
     dht: str = Field(max_length=300)
     twin_at_ms: Whole | None = None
     tokenizer_fingerprint: str = Field(default="", max_length=64)
@@ -157,6 +160,8 @@ def read_status(home: Path) -> NodeStatus:
         network = decode_state(store.network_state("network"), daemon) or ProcessState("")
         dht = decode_state(store.network_state("dht"), daemon) or ProcessState("off")
         learner = decode_state(store.network_state("learner"), daemon)
+        died = decode_state(store.network_state("learner_died"), daemon) or ProcessState("")
+        ping = decode_state(store.network_state("ping_seconds"), daemon) or ProcessState("4")
         activity = _activity(store.activity(), learner, at_ms)
         learner = learner or ProcessState("stopped" if daemon is None else "starting")
         by_author = {row.author: row for row in store.author_totals()}
@@ -187,6 +192,9 @@ def read_status(home: Path) -> NodeStatus:
             learner=learner.text,
             learner_since_ms=learner.since_ms,
             learner_until_ms=learner.until_ms,
+            learner_died_of=died.text,
+            learner_died_at_ms=died.since_ms,
+            ping_seconds=float(ping.text),
             dht=dht.text,
             twin_at_ms=None if twin is None else int(twin.text),
             tokenizer_fingerprint=(store.learner_state("tokenizer_fingerprint") or b"").hex(),

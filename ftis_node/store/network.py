@@ -59,6 +59,7 @@ class Verdict:
     """The learner's word on one received group; ``id`` is the cursor."""
 
     id: int
+    name: BatchName
     author: PeerId
     outcome: str
     reason: str
@@ -258,10 +259,13 @@ class NetworkStore:
         """Fold the learner's new verdicts into the peers' counts, each exactly once."""
         with transaction(self._db):
             rows = self._db.execute(
-                "SELECT id, author, outcome, reason, detail FROM verdicts WHERE id > ? ORDER BY id LIMIT ?",
+                "SELECT id, name, author, outcome, reason, detail FROM verdicts WHERE id > ? ORDER BY id LIMIT ?",
                 (int(self.get("verdict_cursor") or b"0"), limit),
             ).fetchall()
-            verdicts = [Verdict(int(r[0]), PeerId(bytes(r[1])), str(r[2]), str(r[3]), str(r[4])) for r in rows]
+            verdicts = [
+                Verdict(int(r[0]), BatchName(bytes(r[1])), PeerId(bytes(r[2])), str(r[3]), str(r[4]), str(r[5]))
+                for r in rows
+            ]
             for verdict in verdicts:
                 self.peers.touch(verdict.author)
                 self._db.execute(

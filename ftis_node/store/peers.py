@@ -31,13 +31,17 @@ class KnownAddress:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """With one neighbour, since the last time; ``throttled_seconds`` is how long it was left unread."""
+    """With one neighbour, since the last time; ``throttled_seconds`` is how long it was left unread.
+
+    ``silent_seconds``: how long ago it was last heard.
+    """
 
     peer: PeerId
     bytes_in: int
     bytes_out: int
     throttled_seconds: float
     round_trip_ms: float | None
+    silent_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +82,24 @@ class PeerTables:
             self._db.execute("UPDATE peers SET connected = 0, round_trip_ms = NULL WHERE peer = ?", (peer,))
 
     def traffic(self, traffic: Sequence[Traffic]) -> None:
-        """Add what has passed since the last call; bytes that came in are a contact."""
+        """Add what has passed since the last call; the last contact is when a peer was heard."""
         now = now_ms()
         with transaction(self._db):
             self._db.executemany(
                 "UPDATE peers SET bytes_in = bytes_in + ?1, bytes_out = bytes_out + ?2, round_trip_ms = ?5,"
-                " last_contact_ms = CASE WHEN ?1 > 0 THEN ?3 ELSE last_contact_ms END,"
+                " last_contact_ms = ?3 - ?7,"
                 " throttled_ms = throttled_ms + ?6,"
                 " throttled_at_ms = CASE WHEN ?6 > 0 THEN ?3 ELSE throttled_at_ms END WHERE peer = ?4",
                 [
-                    (t.bytes_in, t.bytes_out, now, t.peer, t.round_trip_ms, int(t.throttled_seconds * 1000))
+                    (
+                        t.bytes_in,
+                        t.bytes_out,
+                        now,
+                        t.peer,
+                        t.round_trip_ms,
+                        int(t.throttled_seconds * 1000),
+                        int(t.silent_seconds * 1000),
+                    )
                     for t in traffic
                 ],
             )

@@ -43,12 +43,13 @@ class SequenceCounts(_Record):
 
 
 class PhaseSeconds(_Record):
-    """Where a round's wall-clock time went."""
+    """Where a round's wall-clock time went. ``measuring`` is for what is known of peers' usefulness."""
 
     generating: float = 0.0
     scoring: float = 0.0
     training: float = 0.0
     waiting: float = 0.0
+    measuring: float = 0.0
 
     def plus(self, other: PhaseSeconds) -> PhaseSeconds:
         return PhaseSeconds(
@@ -56,6 +57,7 @@ class PhaseSeconds(_Record):
             scoring=self.scoring + other.scoring,
             training=self.training + other.training,
             waiting=self.waiting + other.waiting,
+            measuring=self.measuring + other.measuring,
         )
 
 

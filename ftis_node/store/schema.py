@@ -96,18 +96,6 @@ CREATE TABLE IF NOT EXISTS author_rounds (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {
-    1: (
-        "ALTER TABLE peers ADD COLUMN tokenizer_fingerprint BLOB NOT NULL DEFAULT x''",
-        "ALTER TABLE peers ADD COLUMN throttled_ms INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE peers ADD COLUMN throttled_at_ms INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE peers ADD COLUMN twin_at_ms INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE received_slots ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
-    ),
-    2: (),  # only new tables, which are made anyway
-}
-"""What brings a store of that version to the next one: an update of the software loses nothing."""
-
 
 def open_database(home: Path, *, durable: bool) -> sqlite3.Connection:
     """Open (or make) the store for one side. Raises StoreError, HomeError.
@@ -127,18 +115,34 @@ def open_database(home: Path, *, durable: bool) -> sqlite3.Connection:
                     f"{path}: written by a newer version (schema {version}, this one reads {SCHEMA_VERSION});"
                     " use the software version that wrote it, or start with a new --home"
                 )
-            for number in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
-                for statement in MIGRATIONS[number]:
-                    database.execute(statement)
-            for statement in (NETWORK_TABLES + LEARNER_TABLES).split(";"):
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            if version != SCHEMA_VERSION:
+                _bring_up_to_date(database)
+                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         if not durable:
             database.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: can't be opened: {error}") from error
     path.chmod(0o600)
     return database
+
+
+def _bring_up_to_date(database: sqlite3.Connection) -> None:
+    """Make what is missing, in an empty store and in one of any earlier version: an update loses nothing.
+
+    What is there is compared with what is wanted, and not the version with a list of changes: so it doesn't matter
+    which of the states between two versions wrote the store. A new column has to have a default.
+    """
+    wanted = sqlite3.connect(":memory:")
+    wanted.executescript(NETWORK_TABLES + LEARNER_TABLES)
+    for (table,) in wanted.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"):
+        there = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+        for _, name, kind, not_null, default, _ in wanted.execute(f"PRAGMA table_info({table})") if there else ():
+            if name not in there:
+                constraint = f"NOT NULL DEFAULT {default}" if not_null else ""
+                database.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind} {constraint}")
+    wanted.close()
+    for statement in (NETWORK_TABLES + LEARNER_TABLES).split(";"):
+        database.execute(statement)
 
 
 def open_read_only(home: Path) -> sqlite3.Connection:

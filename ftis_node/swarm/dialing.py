@@ -61,11 +61,12 @@ async def keep_dialling(
     remembered: Remembered, admit: Admit,
 ) -> None:  # fmt: skip
     """Keep one configured peer connected for as long as the node runs; backs off while it doesn't answer."""
-    backoff = FIRST_BACKOFF_SECONDS
+    backoff, said = FIRST_BACKOFF_SECONDS, ""
     while True:
         started = asyncio.get_running_loop().time()
         try:
             reason, peer = await dial_once(address, own, gossip, report, connected, remembered, admit)
+            said = ""
             if ALREADY_CONNECTED in reason:
                 await report(address, "connected the other way", RECHECK_SECONDS, peer)
                 await asyncio.sleep(RECHECK_SECONDS)
@@ -78,7 +79,12 @@ async def keep_dialling(
         if asyncio.get_running_loop().time() - started > RECHECK_SECONDS:
             backoff = FIRST_BACKOFF_SECONDS  # it was a good connection
         wait = backoff * random.uniform(0.7, 1.3)
-        log.warning("peer %s: %s; trying again in %.1f s", address, reason, wait)
+        # Said once: a peer that is away for days is a state, which ``health`` shows, and no news.
+        log.log(
+            logging.DEBUG if reason == said else logging.WARNING, "peer %s: %s; trying again in %.1f s%s",
+            address, reason, wait, "" if reason == said else ", and so on",
+        )  # fmt: skip
+        said = reason
         await report(address, reason, wait, None)
         await asyncio.sleep(wait)
         backoff = min(2 * backoff, backoff_max)

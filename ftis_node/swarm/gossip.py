@@ -20,6 +20,7 @@ import grpc
 
 from ftis_node.config import NetworkConfig
 from ftis_node.errors import WireError
+from ftis_node.log import about
 from ftis_node.swarm import frames
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.budget import Budget
@@ -172,7 +173,12 @@ class Gossip:
                     if isinstance(error, WireError):
                         await self._exchange.fault(session.neighbour, "malformed", str(error))
                     elif not isinstance(error, (TimeoutError, grpc.RpcError, asyncio.InvalidStateError, EOFError)):
-                        log.error("session with %s failed", short_id(session.neighbour.peer_id), exc_info=error)
+                        log.error(
+                            "session with %s failed",
+                            short_id(session.neighbour.peer_id),
+                            exc_info=error,
+                            extra=about(peer=session.neighbour.peer_id),
+                        )
         finally:
             session.close("ended")
             for task in tasks:
@@ -364,7 +370,12 @@ class Gossip:
                 self._drop(session, name)
                 session.offers.pop(name, None)
             if late:
-                log.info("%s did not deliver %d batches in time", short_id(session.neighbour.peer_id), len(late))
+                log.info(
+                    "%s did not deliver %d batches in time",
+                    short_id(session.neighbour.peer_id),
+                    len(late),
+                    extra=about(peer=session.neighbour.peer_id),
+                )
                 for other in self.sessions.values():
                     self._ask(other)
 

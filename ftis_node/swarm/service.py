@@ -13,6 +13,7 @@ import grpc
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import ConfigError, WireError
+from ftis_node.log import about
 from ftis_node.swarm.addresses import Address, address_range, observed_host
 from ftis_node.swarm.frames import EOF
 from ftis_node.swarm.gossip import Gossip
@@ -146,11 +147,13 @@ async def serve(session: Session, gossip: Gossip, connected: Connected) -> str:
         await session.stream.write(pb.Frame(goodbye=pb.Goodbye(reason=refusal)))
         return refusal
     peer = short_id(session.neighbour.peer_id)
-    log.info("connected to %s (%s, %s)", peer, session.neighbour.model or "relay", session.neighbour.direction)
+    fields = about(peer=session.neighbour.peer_id)
+    model, direction = session.neighbour.model or "relay", session.neighbour.direction
+    log.info("connected to %s (%s, %s)", peer, model, direction, extra=fields)
     await connected(session, True)
     try:
         reason = await gossip.run(session)
-        log.info("disconnected from %s: %s", peer, reason)
+        log.info("disconnected from %s: %s", peer, reason, extra=fields)
         return reason
     finally:
         if session.neighbour.peer_id not in gossip.sessions:

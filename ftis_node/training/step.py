@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence
+from ftis_node.training.ftis import LossOutputs
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,28 @@ class StepBatch:
     advantages: Tensor  # [S]
     weights: Tensor  # [S], 1 / (N * G)
     own: tuple[bool, ...]
+
+
+def note_not_finite(policy: Tensor, old: Tensor, micro: MicroBatch, tally: StepTally) -> None:
+    """Sequences with a log-prob [S, T] that is no number, on whichever side."""
+    finite = torch.isfinite(policy) & torch.isfinite(old) & torch.isfinite(micro.behavior_logprobs)
+    for index in (~finite & micro.loss_mask).any(dim=1).nonzero().flatten().tolist():
+        tally.offending.add(micro.rows[index])
+
+
+def add_micro_batch(batch: StepBatch, micro: MicroBatch, old: Tensor, outputs: LossOutputs, tally: StepTally) -> None:
+    """The figures of one micro-batch's loss, means over tokens as sums."""
+    keep, divergence = outputs.keep_mask.tolist(), outputs.divergence.tolist()
+    lengths = micro.loss_mask.sum(dim=1).tolist()
+    tokens = sum(length for length, kept in zip(lengths, keep, strict=True) if kept)
+    tally.loss += outputs.loss.item()
+    tally.tokens += tokens
+    tally.weight += outputs.metrics.importance_weight.item() * tokens
+    tally.truncated += outputs.metrics.truncated_share.item() * tokens
+    tally.clipped += outputs.metrics.clipped_share.item() * tokens
+    tally.keep.update(zip(micro.rows, keep, strict=True))
+    tally.divergence.update(zip(micro.rows, divergence, strict=True))
+    add_mismatch(batch, micro, old, tally)
 
 
 def add_mismatch(batch: StepBatch, micro: MicroBatch, old: Tensor, tally: StepTally) -> None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ftis_node.config import FtisConfig, TrainingConfig
 from ftis_node.errors import OutOfMemoryError
-from ftis_node.memory import LARGEST_BUDGET, MemoryNeeds, is_out_of_memory, measure
+from ftis_node.memory import LARGEST_BUDGET, MemoryNeeds, cache_bytes, is_out_of_memory, measure
 from ftis_node.training.collate import (
     MicroBatch,
     TrainingGroup,
@@ -33,9 +33,20 @@ from ftis_node.training.ftis import LossInputs, LossOutputs, ftis_loss, group_ad
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.training.master_weights import MasterWeights
 from ftis_node.training.optimizer import build_optimizer, state_bytes
-from ftis_node.training.step import StepBatch, StepReport, StepTally, add_mismatch, group_report
+from ftis_node.training.sketch import sketch
+from ftis_node.training.step import (
+    StepBatch,
+    StepReport,
+    StepTally,
+    add_micro_batch,
+    add_mismatch,
+    group_report,
+    note_not_finite,
+)
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OWN = "own"
 PROBE_TOKENS = 1024
@@ -101,11 +112,18 @@ class Trainer:
         When memory runs out, the whole step is done again in micro-batches of half the size, as often as needed.
         Raises OutOfMemoryError when single sequences don't fit.
         """
+        return self._in_smaller_pieces(groups, self._step)
+
+    def gradient_sketch(self, groups: Sequence[TrainingGroup]) -> Tensor | None:
+        """``sketch`` of the objective's gradient on these groups alone; None where there is none. Takes no step."""
+        return self._in_smaller_pieces(groups, self._sketch)
+
+    def _in_smaller_pieces(self, groups: Sequence[TrainingGroup], work: Callable[[Sequence[TrainingGroup]], T]) -> T:
         longest = max(sequence.length for group in groups for sequence in group.sequences)
         while True:
             try:
                 with self._training_mode():
-                    return self._step(groups)
+                    return work(groups)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -132,11 +150,7 @@ class Trainer:
 
     def _step(self, groups: Sequence[TrainingGroup]) -> StepReport:
         batch = self._lay_out(groups)
-        active = [
-            row
-            for row, advantage in enumerate(batch.advantages.tolist())
-            if advantage != 0 and batch.sequences[row].excluded is None
-        ]
+        active = _active(batch)
         started = time.monotonic()
         old = self._score_old(batch, active) if self._training.update_epochs > 1 else None
         scored = time.monotonic()
@@ -167,6 +181,16 @@ class Trainer:
             seconds_scoring=(scored - started) + (done - trained),
             seconds_training=trained - scored,
         )
+
+    def _sketch(self, groups: Sequence[TrainingGroup]) -> Tensor | None:
+        batch, tally = self._lay_out(groups), StepTally()
+        self._accumulate(batch, _active(batch), None, tally)
+        try:
+            if tally.offending or not any(tally.keep.values()):
+                return None
+            return sketch(p.grad for p in self._model.parameters() if p.grad is not None)
+        finally:
+            self._clear()
 
     def _lay_out(self, groups: Sequence[TrainingGroup]) -> StepBatch:
         members = [(g, s) for g, group in enumerate(groups) for s in range(len(group.sequences))]
@@ -208,18 +232,7 @@ class Trainer:
         self, batch: StepBatch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: StepTally
     ) -> tuple[str | None, float | None]:
         """One optimizer step; returns why there was none, and the gradient norm."""
-        self._model.zero_grad(set_to_none=True)
-        # What the filter may drop goes into micro-batches of its own.
-        risky = [row for row in rows if batch.advantages[row] < 0 and not batch.own[row] and self._ftis.filters]
-        safe = sorted(set(rows) - set(risky))
-        for micro in (*self._micro_batches(batch, safe), *self._micro_batches(batch, risky)):
-            policy = self._score(micro)
-            start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
-            self._note_not_finite(policy.detach(), start, micro, tally)
-            outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
-            self._tally(batch, micro, start, outputs, tally)
-            if not tally.offending:
-                self._backward(batch, micro, old, outputs)
+        self._accumulate(batch, rows, old, tally)
         if tally.offending:
             return self._skip(f"log-probs of {len(tally.offending)} sequences are not finite")
         if not any(tally.keep.values()):
@@ -232,6 +245,23 @@ class Trainer:
         self._masters.publish()
         self._clear()
         return None, norm
+
+    def _accumulate(
+        self, batch: StepBatch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: StepTally
+    ) -> None:
+        """The gradient of the loss over these rows into the model's parameters."""
+        self._model.zero_grad(set_to_none=True)
+        # What the filter may drop goes into micro-batches of its own.
+        risky = [row for row in rows if batch.advantages[row] < 0 and not batch.own[row] and self._ftis.filters]
+        safe = sorted(set(rows) - set(risky))
+        for micro in (*self._micro_batches(batch, safe), *self._micro_batches(batch, risky)):
+            policy = self._score(micro)
+            start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
+            note_not_finite(policy.detach(), start, micro, tally)
+            outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
+            add_micro_batch(batch, micro, start, outputs, tally)
+            if not tally.offending:
+                self._backward(batch, micro, old, outputs)
 
     def _backward(
         self, batch: StepBatch, micro: MicroBatch, old: dict[int, Tensor] | None, outputs: LossOutputs
@@ -268,24 +298,6 @@ class Trainer:
             chunk_ids=micro.chunk_ids,
         )
 
-    def _note_not_finite(self, policy: Tensor, old: Tensor, micro: MicroBatch, tally: StepTally) -> None:
-        finite = torch.isfinite(policy) & torch.isfinite(old) & torch.isfinite(micro.behavior_logprobs)
-        for index in (~finite & micro.loss_mask).any(dim=1).nonzero().flatten().tolist():
-            tally.offending.add(micro.rows[index])
-
-    def _tally(self, batch: StepBatch, micro: MicroBatch, old: Tensor, outputs: LossOutputs, tally: StepTally) -> None:
-        keep, divergence = outputs.keep_mask.tolist(), outputs.divergence.tolist()
-        lengths = micro.loss_mask.sum(dim=1).tolist()
-        tokens = sum(length for length, kept in zip(lengths, keep, strict=True) if kept)
-        tally.loss += outputs.loss.item()
-        tally.tokens += tokens
-        tally.weight += outputs.metrics.importance_weight.item() * tokens
-        tally.truncated += outputs.metrics.truncated_share.item() * tokens
-        tally.clipped += outputs.metrics.clipped_share.item() * tokens
-        tally.keep.update(zip(micro.rows, keep, strict=True))
-        tally.divergence.update(zip(micro.rows, divergence, strict=True))
-        add_mismatch(batch, micro, old, tally)
-
     @torch.no_grad()
     def _measure_mismatch(self, batch: StepBatch, tally: StepTally) -> None:
         rows = [row for row, own in enumerate(batch.own) if own][:MISMATCH_SEQUENCES]
@@ -293,22 +305,16 @@ class Trainer:
             add_mismatch(batch, micro, self._score(micro), tally)
 
 
+def _active(batch: StepBatch) -> list[int]:
+    """The rows that can have a gradient."""
+    advantages = batch.advantages.tolist()
+    return [row for row, a in enumerate(advantages) if a != 0 and batch.sequences[row].excluded is None]
+
+
 def _checkpoint_layers(model: Any) -> None:
     # Newer versions of transformers renamed it and warn about the old name.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-
-
-def cache_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the key-value cache for one token of one sequence; 0 where the configuration doesn't tell."""
-    config: Any = getattr(model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
-    layers, hidden = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
-    if not (heads and layers and hidden):
-        return 0
-    size = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-    return 2 * int(layers) * int(heads) * int(size) * next(model.parameters()).element_size()
 
 
 def _pad(rows: Sequence[Tensor], width: int) -> Tensor:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from ftis_node.clock import now_ms
-from ftis_node.exchange import store_thread
+from ftis_node.database_thread import store_thread
 from ftis_node.identity import lock_home
 from ftis_node.store.peers import StoredScore
 from ftis_node.swarm.addresses import Address

@@ -24,7 +24,7 @@ from pathlib import Path
 from ftis_node.clock import now_ms
 from ftis_node.commands.init import run_toml
 from ftis_node.config import NetworkConfig, NodeConfig
-from ftis_node.exchange import DatabaseThread, store_thread
+from ftis_node.database_thread import DatabaseThread, store_thread
 from ftis_node.identity import load_or_create_identity
 from ftis_node.manifest import Run, parse_run
 from ftis_node.network_half import NetworkHalf, Party

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class Lab:
     def __init__(self, delay: float) -> None:
         self._internet = Internet(delay)
         self._namespaces: list[str] = []
+        self._hosts_files: list[Path] = []
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Lab]:
@@ -93,6 +94,17 @@ class Lab:
                     with contextlib.suppress(ProcessLookupError):  # it has just ended
                         os.kill(int(process), signal.SIGKILL)
                 run("ip", "netns", "del", namespace)
+            for file in self._hosts_files:
+                shutil.rmtree(file.parent)
+
+    def name(self, hosts: Mapping[str, Host]) -> None:
+        """Every one of these hosts finds the others by these names, like the services of a compose file."""
+        lines = ["127.0.0.1 localhost\n", *(f"{host.address} {name}\n" for name, host in hosts.items())]
+        for host in hosts.values():
+            file = Path("/etc/netns") / host.namespace / "hosts"  # `ip netns exec` lays it over /etc/hosts
+            file.parent.mkdir(parents=True)
+            self._hosts_files.append(file)
+            file.write_text("".join(lines))
 
     def host(self) -> Host:
         """A machine with a public address; every host is in an address range of its own."""

@@ -61,6 +61,23 @@ def gradient_of(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+def test_the_sketch_of_a_gradient_takes_no_step_and_does_not_depend_on_micro_batches() -> None:
+    model = make_model()
+    groups = [group(model, seed=seed) for seed in range(4)]
+    before = weights_of(model)
+    whole = make_trainer(model).gradient_sketch(groups)
+    cut = make_trainer(model, micro_batch_tokens=16).gradient_sketch(groups)
+    assert whole is not None
+    assert cut is not None
+    assert torch.allclose(whole, cut, atol=1e-6)
+    assert torch.equal(weights_of(model), before)
+    assert all(p.grad is None for p in model.parameters())
+    other = make_trainer(model).gradient_sketch([group(model, seed=9, rewards=(0.0, 1.0, 1.0, 0.0))])
+    assert other is not None
+    assert not torch.allclose(whole, other, atol=1e-6)
+    assert make_trainer(model).gradient_sketch([group(model, rewards=(1.0,) * 4)]) is None
+
+
 def test_a_step_makes_better_answers_likelier() -> None:
     model = make_model()
     groups = [group(model, seed=seed) for seed in range(4)]

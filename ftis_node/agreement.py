@@ -1,0 +1,93 @@
+"""Do these samples help? The gradient from each author's groups beside the gradient on own held-out prompts.
+
+Every ``training.agreement_every`` rounds the node samples completions for prompts that it never trains on, and takes
+the gradient of the objective on them: the direction in which its own model gets better at the task. An author whose
+samples point the same way helps. One measurement is mostly noise; ``status.agreement`` puts an interval around many.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import islice
+
+from torch import Tensor
+
+from ftis_node.round import OWN, Party, fits, prompt_ids
+from ftis_node.store import authors
+from ftis_node.training.collate import TrainingGroup, TrainingSequence
+from ftis_node.training.sketch import cosine
+
+MEASURED_AUTHORS = 16
+"""At most, those with the most groups in the step."""
+
+
+def measure_agreement(
+    party: Party, held_out: Sequence[TrainingGroup], groups: Sequence[TrainingGroup]
+) -> dict[bytes, float]:
+    """The cosine for each author in a step, for own groups (``authors.OWN``) and all peers' ones (``authors.PEERS``).
+
+    Takes no step. An author whose groups have no gradient is left out; all are when the held-out ones have none.
+    """
+    direction = party.trainer.gradient_sketch(held_out) if held_out else None
+    if direction is None:
+        return {}
+    by_author: defaultdict[str, list[TrainingGroup]] = defaultdict(list)
+    for group in groups:
+        by_author[group.origin].append(group)
+    most = sorted(by_author, key=lambda origin: (origin != OWN, -len(by_author[origin])))[: MEASURED_AUTHORS + 1]
+    agreements: dict[bytes, float] = {}
+    of_peers: Tensor | None = None
+    for origin in most:
+        gradient = party.trainer.gradient_sketch(by_author[origin])
+        if gradient is None:
+            continue
+        author = authors.OWN if origin == OWN else bytes.fromhex(origin)
+        _note(agreements, author, direction, gradient)
+        if origin != OWN:
+            # A gradient is a mean over its groups: back to the sum, in which every group counts alike.
+            weighted = gradient * len(by_author[origin])
+            of_peers = weighted if of_peers is None else of_peers + weighted
+    if of_peers is not None:
+        _note(agreements, authors.PEERS, direction, of_peers)
+    return agreements
+
+
+def _note(agreements: dict[bytes, float], author: bytes, direction: Tensor, gradient: Tensor) -> None:
+    value = cosine(direction, gradient)
+    if value is not None:
+        agreements[author] = value
+
+
+def sample_held_out(party: Party, count: int, *, nonce: int, seed: int) -> list[TrainingGroup]:
+    """Groups of own completions for ``count`` held-out prompts; fewer, or none, where the tasks have no more."""
+    per_task = -(-count // len(party.tasks))
+    items = []
+    for name, task in party.tasks.items():
+        drawn = (task.item(index) for index in party.held_out.draw(name, task.size, nonce=nonce))
+        usable = (item for item in drawn if fits(party, prompt_ids(party.loaded, item)))
+        items += [(task, item) for item in islice(usable, per_task)]
+    if not items:
+        return []
+    manifest = party.run.manifest
+    prompts = [prompt_ids(party.loaded, item) for _, item in items]
+    rollouts = party.engine.generate(
+        prompts,
+        count=manifest.group_sizes[1],
+        sampling=manifest.sampling.params(),
+        max_tokens=manifest.limits.completion_tokens,
+        seed=seed,
+    )
+    return [
+        TrainingGroup(
+            OWN,
+            tuple(
+                TrainingSequence(
+                    prompt, c.token_ids, c.behavior_logprobs, task.reward(item, c.text.decode("utf-8", "replace"))
+                )
+                for c in completions
+                if c.token_ids
+            ),
+        )
+        for (task, item), prompt, completions in zip(items, prompts, rollouts.completions, strict=True)
+    ]
