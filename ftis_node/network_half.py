@@ -37,6 +37,8 @@ PRUNE_SECONDS = 30.0
 GOODBYE_SECONDS = 1.0
 STATUS_SECONDS = 1.0
 TWIN_SECONDS = 60.0
+CLOCK_SECONDS = 2.0
+CLOCK_STEP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class NetworkHalf:
             asyncio.create_task(self._publish_forever()),
             asyncio.create_task(self._prune_forever()),
             asyncio.create_task(self._membership.run()),
+            asyncio.create_task(self._watch_clock()),
         ]
         try:
             await asyncio.gather(*tasks)
@@ -170,6 +173,16 @@ class NetworkHalf:
         while True:
             await self._exchange.prune()
             await asyncio.sleep(PRUNE_SECONDS)
+
+    async def _watch_clock(self) -> None:
+        """With a clock that was set back peers refuse what is made here: say why. A later one may mean a sleep."""
+        ahead = time.time() - time.monotonic()
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            before, ahead = ahead, time.time() - time.monotonic()
+            if before - ahead > CLOCK_STEP_SECONDS:
+                log.error("this machine's clock was set back by %.0f s", before - ahead)
+                await self.put_of_this_process("clock", f"{before - ahead:.0f}")
 
     # --- what is reported -------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 The learner is started with ``exec`` and never forked, so that it holds none of gRPC's threads or
 sockets. Its standard input is its lifeline: the configuration comes through it, and when it closes,
-because the network half ended in whatever way, the learner ends too.
+because the network half ended in whatever way, the learner ends too. Its standard output is for its last
+words, why it ends.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 300.0
 GOOD_RUN_SECONDS = 600.0
 STOP_SECONDS = 30.0
+LAST_WORDS = 200
+"""Bytes of the reason that a learner gives before it ends, on its standard output."""
+LAST_WORDS_SECONDS = 1.0
 EXIT_FINISHED = 0
 EXIT_UNUSABLE = 2
 EXIT_STORAGE = 5
@@ -52,15 +56,15 @@ class LearnerProcess:
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
-            code = await self._run_once(after_kill=killed)
+            code, why = await self._run_once(after_kill=killed)
             killed = code == -signal.SIGKILL
             if self._stopping or code in (EXIT_FINISHED, EXIT_UNUSABLE):
-                end = "finished" if code == EXIT_FINISHED else f"stopped with exit code {code}"
+                end = "finished" if code == EXIT_FINISHED else f"stopped with exit code {code}{why}"
                 await self._report("learner", end, None)
                 return code
             if loop.time() - started > GOOD_RUN_SECONDS:
                 backoff = FIRST_BACKOFF_SECONDS
-            cause = _cause(code)
+            cause = _cause(code) + why
             log.error("the learner died (%s); restarting it from its last checkpoint in %.0f s", cause, backoff)
             await self._report("learner_died", cause, None)
             await self._report("learner", f"died ({cause}), restarting", backoff)
@@ -78,21 +82,28 @@ class LearnerProcess:
             await asyncio.sleep(STORAGE_POLL_SECONDS)
         return min(2 * backoff, STORAGE_BACKOFF_SECONDS)
 
-    async def _run_once(self, *, after_kill: bool) -> int:
+    async def _run_once(self, *, after_kill: bool) -> tuple[int, str]:
+        """Its exit code, and what it said of the reason."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ftis_node.commands.learner", str(self._home),
             self._log_settings.level, self._log_settings.format,
             *(["after-kill"] if after_kill else []),
-            stdin=asyncio.subprocess.PIPE, start_new_session=True,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         await self._report("learner", "running", None)
         try:
             self._process.stdin.write(self._config.model_dump_json().encode() + b"\n")
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
             log.warning("the learner ended before it read its configuration")
-        return await self._process.wait()
+        code = await self._process.wait()
+        try:
+            words = await asyncio.wait_for(self._process.stdout.read(LAST_WORDS), LAST_WORDS_SECONDS)
+        except TimeoutError:  # a process that it started holds the pipe open
+            words = b""
+        return code, f": {words.decode(errors='replace').strip()}" if words else ""
 
     async def stop(self) -> None:
         """Ask it to finish its current write and end; kill it when it doesn't within the limit."""

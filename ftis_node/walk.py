@@ -112,10 +112,11 @@ class Walk:
             self._frontier.answered(hint, teller)
         elif status.peer_id:
             self._frontier.known_already(PeerId(bytes.fromhex(status.peer_id)))
-        if self._limits.follow:
-            self._frontier.add(_addresses_in(status), teller)
-        else:
+        if not self._limits.follow:
             return answer
+        self._frontier.add(_addresses_in(status), teller)
+        if hint is None:  # whom the own node was told to dial, though it may never have answered
+            self._frontier.add([parse_address(d.address, source="stored peer") for d in status.dials], None)
         kept = {"peers": status.peers[: self._peers_per_node], "addresses": ()}
         return Answer(
             answer.asked, answer.named, answer.peer_id, status.model_copy(update=kept), "", answer.clock_ahead_ms

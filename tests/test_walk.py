@@ -6,14 +6,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from ftis_node.clock import now_ms
 from ftis_node.identity import Identity
 from ftis_node.status.judgement import Level
-from ftis_node.status.snapshot import read_status
+from ftis_node.status.snapshot import DialStatus, read_status
 from ftis_node.status.summary import Answer, health_document, level_of
 from ftis_node.status.swarm_view import HealthDocument, NodeView
 from ftis_node.swarm.addresses import Address
+from ftis_node.swarm.service import SwarmService
 from ftis_node.walk import NAMED_SECONDS, NODE_SECONDS, Walk, WalkLimits
+from ftis_node.wire.v1 import swarm_pb2 as pb
 from tests.builders import make_run
 from tests.halves import Answers, Half, answering, only_dialling, running_half, running_halves
 
@@ -129,6 +133,36 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
             assert document.swarm is not None
             assert sorted(document.swarm.runs.values()) == [1, 1]
             assert "nodes of 2 runs are mixed" in document.swarm.reasons[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_node_of_a_version_that_sends_no_record_shows_it_with_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def without_record(service: SwarmService, request: object, context: object) -> pb.StatusReply:
+        return pb.StatusReply(status_json=await service._status())
+
+    monkeypatch.setattr(SwarmService, "GetStatus", without_record)
+
+    async def scenario() -> None:
+        async with running_halves(tmp_path, ((), (0,))) as halves:
+            document = await walked([halves[0].address])
+            assert document.swarm is not None
+            assert document.swarm.answered == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_the_own_node_was_told_to_dial_and_never_reached_is_asked(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_half(tmp_path / "a") as a, running_half(tmp_path / "b") as b:
+            status = read_status(a.home)
+            dial = DialStatus(address=b.address.target, state="does not answer", since_ms=0, retry_at_ms=None)
+            own = Answer("home", True, status.peer_id, status.model_copy(update={"dials": (dial,)}))
+            walk = Walk(WalkLimits(500, 10.0), own)
+            await walk.run([])
+            assert [answer.peer_id for answer in walk.answers] == [a.peer_id, b.peer_id]
 
     asyncio.run(scenario())
 

@@ -6,15 +6,23 @@ It needs no daemon and no working store: a full disk stops both.
 from __future__ import annotations
 
 import errno
+import fcntl
 import ipaddress
 import os
 import socket
+import struct
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ftis_node.store.process_states import ProcessState
+
 LEAST_FREE = 4 * 1024 * 1024
 TARGETS = 16
+SIOCGIFFLAGS, IFF_LOOPBACK, IFF_RUNNING = 0x8913, 0x8, 0x40  # of Linux
 CLOCK_STEP_MS = 5_000
+CLOCK_SAID_MS = 600_000
+"""A step is told for so long: the clock may have been wrong before it and right since."""
 
 
 def disk_faults(home: Path) -> tuple[str, ...]:
@@ -55,9 +63,24 @@ def _newest_checkpoint_bytes(home: Path) -> int:
 def network_faults(targets: Iterable[str]) -> tuple[str, ...]:
     """``targets``: ``host:port`` of peers. Without a route to any of them the machine is offline. Sends nothing."""
     hosts = [host for host in map(_numeric_host, targets) if host is not None and not host.is_loopback][:TARGETS]
+    if hosts and not _has_link():
+        return ("this machine has no network: no interface is up and connected",)
     if hosts and not any(_has_route(host) for host in hosts):
         return (f"this machine has no network: there is no route to any of {len(hosts)} known peers",)
     return ()
+
+
+def _has_link() -> bool:
+    """Whether any interface but the loopback is up and has a carrier; True where that can't be asked."""
+    if sys.platform != "linux":
+        return True
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            flags = struct.unpack_from("H", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request), 16)[0]
+            if flags & IFF_RUNNING and not flags & IFF_LOOPBACK:
+                return True
+    return False
 
 
 def _numeric_host(target: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -78,12 +101,16 @@ def _has_route(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return True
 
 
-def clock_faults(at_ms: int, written_ms: Sequence[int]) -> tuple[str, ...]:
-    """``written_ms``: times that this machine's clock gave to what it wrote."""
+def clock_faults(at_ms: int, written_ms: Sequence[int], seen: ProcessState | None = None) -> tuple[str, ...]:
+    """``written_ms``: times that this machine's clock gave to what it wrote; ``seen``: the step in seconds that the
+    daemon saw.
+    """
+    consequence = "with a wrong clock peers refuse what is made here"
+    if seen is not None and seen.since_ms is not None and abs(at_ms - seen.since_ms) < CLOCK_SAID_MS:
+        return (f"this machine's clock was set back by {seen.text} s: {consequence}",)
     ahead = max(written_ms, default=0) - at_ms
     if ahead <= CLOCK_STEP_MS:
         return ()
     return (
-        f"this machine's clock was set back: the store was written {ahead / 1000:,.0f} s in the future; with a wrong"
-        " clock peers refuse what is made here",
+        f"this machine's clock was set back: the store was written {ahead / 1000:,.0f} s in the future; {consequence}",
     )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ftis_node.status.judgement import reach
 from ftis_node.status.snapshot import NodeStatus, PeerStatus
-from ftis_node.status.state import duration, learner_text, state_text
+from ftis_node.status.state import duration, learner_text, state_text, training_of
 from ftis_node.status.swarm_view import NodeView
 from ftis_node.status.texts import COLOURS, grid, line, short, size
 from ftis_node.store.reports import SequenceCounts
@@ -54,7 +54,7 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
     facts = [
         ("node", f"{short(status.peer_id)}, version {status.version}, listens on {status.listening or 'nothing'}"),
         ("run", "none yet" if status.run_id is None else f"{status.run_name} ({short(status.run_id)})"),
-        ("model", f"{status.model or '?'}, {status.parameters:,} parameters, {status.trainable_parameters:,} trained"),
+        *_model(status),
         ("round", f"{status.round}{_rate(status)}"),
         ("state", state_text(status)),
         ("learner", learner_text(status)),
@@ -88,6 +88,14 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
     facts.append(("traffic", f"{size(sum(t[0] for t in traffic))} in, {size(sum(t[1] for t in traffic))} out"))
     facts.append(("inbox", ", ".join(f"{count} {state}" for state, count in sorted(status.inbox.items())) or "empty"))
     return facts
+
+
+def _model(status: NodeStatus) -> list[tuple[str, str]]:
+    if status.learner.startswith("none"):
+        return []
+    trained = f"{status.trainable_parameters:,} trained ({training_of(status) or 'not loaded yet'})"
+    tokenizer = f", tokenizer {short(status.tokenizer_fingerprint)}" if status.tokenizer_fingerprint else ""
+    return [("model", f"{status.model or '?'}, {status.parameters:,} parameters, {trained}{tokenizer}")]
 
 
 def counts_text(counts: SequenceCounts, arrived: str) -> str:

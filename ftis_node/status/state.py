@@ -12,6 +12,18 @@ Kind = Literal[
 ]  # fmt: skip
 """States to count nodes by; most are the first word of what the learner says it does."""
 
+Training = Literal["full", "LoRA", "none"]
+"""What of its model a node trains; none for a relay."""
+
+
+def training_of(status: NodeStatus) -> Training | None:
+    """None before the model is loaded for the first time."""
+    if status.learner.startswith("none"):
+        return "none"
+    if not status.parameters:
+        return None
+    return "full" if status.trainable_parameters == status.parameters else "LoRA"
+
 
 def state_kind(status: NodeStatus) -> Kind:
     if not status.daemon_running:

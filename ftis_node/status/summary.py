@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ftis_node.status.judgement import Judgement, Level, judge
 from ftis_node.status.partitions import Contact, partitions_of
 from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
-from ftis_node.status.state import state_kind, state_text
+from ftis_node.status.state import duration, state_kind, state_text, training_of
 from ftis_node.status.swarm_view import (
     Bounds,
     HealthDocument,
@@ -24,12 +24,12 @@ from ftis_node.status.swarm_view import (
     Reach,
     SeenByOthers,
     SwarmSummary,
-    Training,
 )
 
 MOST_VOUCHED = 100
 MOST_KEYS = 50
 DEGRADED_SHARE = 0.1
+CLOCK_MS = 5_000
 _PEER_ID = re.compile(r"[0-9a-f]{64}")
 _NAMES: Mapping[Level, LevelName] = {
     Level.HEALTHY: "healthy",
@@ -67,11 +67,15 @@ def health_document(answers: Sequence[Answer], *, asked_at_ms: int, bounds: Boun
         return HealthDocument(asked_at_ms=asked_at_ms, nodes=nodes, swarm=None, bounds=None)
     answered = _distinct(answers)
     words = _words(answered.values())
-    behind = _behind_nat(words, answered)
+    silent = _known_from_others(words, answered)
     views = [_node(answer, _seen(words[peer], len(answered) - 1)) for peer, answer in answered.items()]
-    in_vain = [a for a in answers if a.status is None and a.peer_id not in answered and a.peer_id not in behind]
+    in_vain = [a for a in answers if a.status is None and a.peer_id not in answered and a.peer_id not in silent]
     views += [_node(answer, None) for answer in in_vain if answer.named]
-    views += [_unasked(peer, _seen(words[peer], len(answered))) for peer in behind]
+    asked = {answer.peer_id for answer in answers}
+    views += [
+        _silent(peer, _seen(words[peer], len(answered)), asked=bounds.stopped_by is None or peer in asked)
+        for peer in silent
+    ]
     swarm = _summary(views, answered, words, len(in_vain), bounds)
     nodes = tuple(_without_strangers(view) for view in views)
     return HealthDocument(asked_at_ms=asked_at_ms, nodes=nodes, swarm=swarm, bounds=bounds)
@@ -100,10 +104,10 @@ def _words(answered: Iterable[Answer]) -> defaultdict[str, list[_Word]]:
     return words
 
 
-def _behind_nat(words: Mapping[str, Sequence[_Word]], answered: Mapping[str, Answer]) -> list[str]:
+def _known_from_others(words: Mapping[str, Sequence[_Word]], answered: Mapping[str, Answer]) -> list[str]:
     """Nodes that did not answer but that others are connected with; those that only one vouches for are bounded."""
     vouched: Counter[str] = Counter()
-    behind = []
+    silent = []
     for peer, said in words.items():
         by = {word.by for word in said if word.peer.connected}
         if peer in answered or not by:
@@ -112,8 +116,8 @@ def _behind_nat(words: Mapping[str, Sequence[_Word]], answered: Mapping[str, Ans
             vouched.update(by)
             if vouched[min(by)] > MOST_VOUCHED:
                 continue
-        behind.append(peer)
-    return behind
+        silent.append(peer)
+    return silent
 
 
 def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
@@ -128,9 +132,9 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
         reach=reach,
         level=_NAMES[judgement.level],
         reasons=judgement.reasons,
-        notes=judgement.notes,
+        notes=(*judgement.notes, *_clock(answer.clock_ahead_ms)),
         state="does not answer" if status is None else state_text(status),
-        training=None if status is None else _training(status),
+        training=None if status is None else training_of(status),
         bytes_in=None if status is None else sum(peer.bytes_in for peer in status.peers),
         bytes_out=None if status is None else sum(peer.bytes_out for peer in status.peers),
         clock_ahead_seconds=None if answer.clock_ahead_ms is None else answer.clock_ahead_ms / 1000,
@@ -139,18 +143,17 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
     )
 
 
-def _training(status: NodeStatus) -> Training | None:
-    if status.learner.startswith("none"):
-        return "none"
-    if not status.parameters:
-        return None
-    return "full" if status.trainable_parameters == status.parameters else "LoRA"
+def _clock(ahead_ms: int | None) -> tuple[str, ...]:
+    if ahead_ms is None or abs(ahead_ms) < CLOCK_MS:
+        return ()
+    return (f"its clock is {duration(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'} this machine's",)
 
 
-def _unasked(peer: str, seen: SeenByOthers) -> NodeView:
-    """A node that is known from those it is connected with."""
+def _silent(peer: str, seen: SeenByOthers, *, asked: bool) -> NodeView:
+    """A node that is known from those it is connected with; ``asked``: in vain, or it has no address."""
     return NodeView(
-        asked="", named=False, peer_id=peer, reach="behind NAT", level="healthy", reasons=(), notes=(),
+        asked="", named=False, peer_id=peer, reach="behind NAT" if asked else "not asked", level="healthy",
+        reasons=(), notes=(),
         state=f"seen by {seen.connected_to} of {seen.asked} nodes", training=None, bytes_in=None, bytes_out=None,
         clock_ahead_seconds=None, seen=seen, status=None,
     )  # fmt: skip
@@ -192,7 +195,7 @@ def _summary(
     bounds: Bounds,
 ) -> SwarmSummary:  # fmt: skip
     statuses = [answer.status for answer in answered.values() if answer.status is not None]
-    behind = [view for view in views if view.reach == "behind NAT"]
+    silent = [view for view in views if view.reach in ("behind NAT", "not asked")]
     peers = [peer for status in statuses for peer in status.peers]
     accepted, rejected = sum(p.accepted_groups for p in peers), sum(p.rejected_groups for p in peers)
     rejections: Counter[str] = Counter()
@@ -202,7 +205,7 @@ def _summary(
     runs = _counted(status.run_id or "none yet" for status in statuses)
     partitions = partitions_of(
         {peer: answer.status.run_id for peer, answer in answered.items() if answer.status and answer.status.run_id},
-        {view.peer_id for view in behind if view.peer_id is not None},
+        {view.peer_id for view in silent if view.peer_id is not None},
         [
             Contact(peer, said.peer_id, complete=len(answer.status.peers) < bounds.peers_per_node)
             for peer, answer in answered.items()
@@ -218,17 +221,17 @@ def _summary(
         level=_NAMES[level],
         reasons=tuple(reasons),
         answered=len(answered),
-        behind_nat=len(behind),
+        behind_nat=sum(view.reach == "behind NAT" for view in silent),
         no_answer=in_vain,
-        known_by_name=len(words.keys() - answered.keys()) - len(behind),
+        known_by_name=len(words.keys() - answered.keys()) - len(silent),
         states=_counted(state_kind(status) for status in statuses),
         models=_counted(
-            [s.model or "relay" for s in statuses] + [v.seen.model or "relay" for v in behind if v.seen is not None]
+            [s.model or "relay" for s in statuses] + [v.seen.model or "relay" for v in silent if v.seen is not None]
         ),
-        versions=_counted([s.version for s in statuses] + [v.seen.version for v in behind if v.seen is not None]),
+        versions=_counted([s.version for s in statuses] + [v.seen.version for v in silent if v.seen is not None]),
         runs=runs,
         tokenizers=_counted(s.tokenizer_fingerprint[:12] for s in statuses if s.tokenizer_fingerprint),
-        batches_per_minute=lately + sum(v.seen.batches_per_minute for v in behind if v.seen is not None),
+        batches_per_minute=lately + sum(v.seen.batches_per_minute for v in silent if v.seen is not None),
         accepted_groups=accepted,
         rejected_groups=rejected,
         rejected_share=rejected / (accepted + rejected) if accepted + rejected else None,

@@ -37,13 +37,13 @@ def render_swarm(document: HealthDocument) -> Iterator[RenderableType]:
 
 
 def _who(swarm: SwarmSummary) -> str:
-    parts = [f"{swarm.answered} nodes answer"]
+    parts = [f"{swarm.answered} answering"]
     if swarm.behind_nat:
-        parts.append(f"{swarm.behind_nat} behind NAT are known from their neighbours")
+        parts.append(f"{swarm.behind_nat} behind NAT (known from their neighbours)")
     if swarm.no_answer:
-        parts.append(f"{swarm.no_answer} do not answer")
+        parts.append(f"{swarm.no_answer} not answering")
     if swarm.known_by_name:
-        parts.append(f"{swarm.known_by_name} more ids are known by name only")
+        parts.append(f"{swarm.known_by_name} more known by name only")
     return ", ".join(parts)
 
 
@@ -73,8 +73,8 @@ def _facts(swarm: SwarmSummary) -> Table:
         ("tokenizers", _counts(swarm.tokenizers)),
         ("batches", f"{swarm.batches_per_minute:,.1f} a minute"),
         ("rejected", rejected + why),
-        ("does it help?", f"by the measurements of {swarm.swarm_helps} nodes it does, of {swarm.swarm_harms} it harms,"
-                          f" {swarm.swarm_unknown} can't tell (a node needs {FEWEST} measurements)"),
+        ("does it help?", f"yes for {swarm.swarm_helps} of the nodes, it harms {swarm.swarm_harms}, unknown for"
+                          f" {swarm.swarm_unknown} (a node needs {FEWEST} measurements to tell)"),
     ):  # fmt: skip
         facts.add_row(name, line(value))
     return facts
@@ -144,7 +144,7 @@ def _reached(node: NodeView) -> str:
     text = f"{node.seen.connected_to} of {node.seen.asked}"
     if node.seen.dialled_by:
         text += f", {node.seen.dialled_by} dialled it"
-    return f"{text}, behind NAT" if node.reach == "behind NAT" else text
+    return text if node.reach == "answers" else f"{text}, {node.reach}"
 
 
 def _is_used(seen: SeenByOthers | None) -> bool:

@@ -10,12 +10,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ftis_node.status.snapshot import NodeStatus
+from ftis_node.status.state import Training
 
 DOCUMENT_SCHEMA = 2
 
 LevelName = Literal["healthy", "degraded", "unreachable"]
-Reach = Literal["answers", "behind NAT", "no answer"]
-Training = Literal["full", "LoRA", "none"]
+Reach = Literal["answers", "behind NAT", "no answer", "not asked"]
 
 
 class _Part(BaseModel):

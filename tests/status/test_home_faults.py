@@ -2,12 +2,15 @@
 
 import ipaddress
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ftis_node.status import home_faults
 from ftis_node.status.home_faults import clock_faults, disk_faults, network_faults
+from ftis_node.store.process_states import ProcessState
 
 
 def statvfs(free: int, flags: int = 0) -> os.statvfs_result:
@@ -41,25 +44,36 @@ def test_a_clock_that_was_set_back_is_told_by_what_was_written_before() -> None:
     (fault,) = clock_faults(1_000_000, [0, 4_600_000])
     assert "this machine's clock was set back: the store was written 3,600 s in the future" in fault
     assert clock_faults(1_000_000, []) == ()
+    step = ProcessState("3600", since_ms=999_000)
+    assert "was set back by 3600 s" in clock_faults(1_000_000, [], step)[0]
+    assert clock_faults(2_000_000, [], step) == ()
 
 
 def test_a_machine_without_a_route_to_any_peer_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = ["ab" * 32 + "@192.0.2.1:47100", "[2001:db8::1]:47100", "127.0.0.1:1", "name:1", "192.0.2.9:1"]
     asked: list[str] = []
 
-    def route(answer: bool) -> None:
-        def has_route(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-            asked.append(str(host))
-            return answer
+    def no_route(host: object) -> bool:
+        asked.append(str(host))
+        return False
 
-        monkeypatch.setattr(home_faults, "_has_route", has_route)
-
-    route(False)
+    monkeypatch.setattr(home_faults, "_has_link", lambda: True)
+    monkeypatch.setattr(home_faults, "_has_route", no_route)
     assert network_faults(targets) == ("this machine has no network: there is no route to any of 3 known peers",)
     assert asked == ["192.0.2.1", "2001:db8::1", "192.0.2.9"]
-    route(True)
+    monkeypatch.setattr(home_faults, "_has_route", lambda _: True)
     assert network_faults(targets) == ()
+    monkeypatch.setattr(home_faults, "_has_link", lambda: False)
+    assert network_faults(targets) == ("this machine has no network: no interface is up and connected",)
     assert network_faults(["127.0.0.1:1", "name:1"]) == ()
+
+
+def test_a_process_in_a_network_namespace_of_its_own_has_no_link() -> None:
+    look = "from ftis_node.status.home_faults import _has_link; print(_has_link())"
+    done = subprocess.run(["unshare", "--net", sys.executable, "-c", look], capture_output=True, text=True, check=False)
+    if done.returncode == 1 and "unshare failed" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_loopback_has_a_route() -> None:

@@ -105,6 +105,21 @@ def test_a_damaged_store_is_one_line_and_unreachable(home: Path, capsys: pytest.
     assert "can't be read" in capsys.readouterr().out
 
 
+def test_a_home_on_a_disk_that_can_not_be_written_is_still_read(home: Path) -> None:
+    """Its last process was killed: what it wrote last lies in a log that can't be indexed there."""
+    write = "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('DELETE FROM dials'); os._exit(0)"
+    subprocess.run([sys.executable, "-c", write, str(home / STORE_FILE)], check=True)
+    (home / f"{STORE_FILE}-shm").unlink()
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && exec "$2" -m ftis_node health --home "$1"'
+    line = ["unshare", "--mount", "sh", "-c", script, "sh", str(home), sys.executable]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr.strip()}")
+    assert done.returncode == 2
+    assert "the home is read-only: neither the store nor checkpoints can be written" in done.stdout
+    assert "builtin:small" in done.stdout
+
+
 def test_a_store_that_is_being_made(tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).touch()
     with pytest.raises(StoreError, match="is being made"):

@@ -96,6 +96,18 @@ def test_a_hidden_node_is_one_that_others_are_connected_with() -> None:
     assert D not in views(made)
 
 
+def test_of_a_walk_that_was_stopped_who_was_not_asked_is_not_called_hidden() -> None:
+    answers = [Answer("h:1", True, A, status(A, peer(B), peer(HIDDEN))), Answer("h:2", False, HIDDEN, None, "no")]
+    made = health_document(answers, asked_at_ms=NOW, bounds=bounds(stopped_by="nodes", not_asked=1))
+    assert {peer_id: view.reach for peer_id, view in views(made).items()} == {
+        A: "answers",
+        B: "not asked",
+        HIDDEN: "behind NAT",
+    }
+    assert made.swarm is not None
+    assert (made.swarm.behind_nat, made.swarm.no_answer, sizes(made.swarm)) == (1, 0, [3])
+
+
 def test_a_connection_that_only_one_of_two_names_is_none() -> None:
     assert sizes(summary(status(A, peer(B)), status(B))) == [1, 1]
     cut_off = tuple(peer(f"{number:064x}") for number in range(100))
@@ -181,7 +193,7 @@ def test_whom_an_author_helps_is_counted_over_the_nodes_that_trained_on_it() -> 
     assert (seen.sequences, seen.trained, seen.filtered) == (24, 15, 6)
     assert made.swarm is not None
     assert (made.swarm.swarm_helps, made.swarm.swarm_harms, made.swarm.swarm_unknown) == (1, 1, 2)
-    assert "by the measurements of 1 nodes it does, of 1 it harms, 2 can't tell" in text_of(made)
+    assert "yes for 1 of the nodes, it harms 1, unknown for 2" in text_of(made)
 
 
 def test_what_was_measured_is_said_with_its_number() -> None:
@@ -200,6 +212,17 @@ def test_a_state_says_what_for_since_when_and_until_when() -> None:
     assert "waiting for the run manifest: does not answer (h:1), 5 s, at most 30 s more" in page
 
 
+def test_a_clock_that_differs_is_told() -> None:
+    for ahead_ms, expected in (
+        (3_600_000, "its clock is 60 min ahead of this"),
+        (-9000, "its clock is 9 s behind this"),
+    ):
+        answer = Answer("h:1", True, A, status(A), clock_ahead_ms=ahead_ms)
+        assert expected in text_of(health_document([answer], asked_at_ms=NOW, bounds=None))
+    answer = Answer("h:1", True, A, status(A), clock_ahead_ms=900)
+    assert "its clock" not in text_of(health_document([answer], asked_at_ms=NOW, bounds=None))
+
+
 def test_where_the_walk_stopped_is_said() -> None:
     page = text_of(document(status(A), stopped_by="nodes", not_asked=37))
     assert "stopped at 500 nodes (--max-nodes); 37 known peers were not asked" in page
@@ -211,9 +234,8 @@ def test_mallory_s_strings_can_not_move_the_cursor_nor_style_nor_fill_the_screen
     evil = "\x1b[2J[red]evil[/]\r\u202e" + "x" * 250
     refused = RejectionStatus(peer_id=B, reason=evil[:100], blame="author", count=3, detail=evil)
     hostile = status(
-        MALLORY, peer(HIDDEN, model=evil[:100], version=evil[:40], ban_reason=evil[:100]), version=evil[:40],
-        model=evil, activity=evil, run_name=evil[:64], dht=evil, memory=evil, faults=(evil,), rejections=(refused,),
-        listening=evil,
+        MALLORY, peer(HIDDEN, model=evil[:100], version=evil[:40]), version=evil[:40], model=evil,
+        activity=evil, run_name=evil[:64], dht=evil, memory=evil, faults=(evil,), rejections=(refused,), listening=evil,
     )  # fmt: skip
     for made in (
         document(hostile),

@@ -1,0 +1,147 @@
+"""``ftis-node health`` as people and machines call it: modes, exit codes, watching, and a home whose daemon is down."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.daemons import Daemon, learners_of, write_run
+from tests.halves import running_halves
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "ftis_node", "health", *arguments]
+
+
+def health(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+
+
+async def asked(*arguments: str) -> tuple[int, dict]:
+    """While nodes of this process go on."""
+    process = await asyncio.create_subprocess_exec(*command("--json", *arguments), stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, json.loads(output)
+
+
+def test_each_way_of_asking(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_halves(tmp_path, ((), (0,), (1,))) as halves:
+            last = halves[2]
+            code, document = await asked("--home", str(last.home))
+            assert (code, document["swarm"], len(document["nodes"])) == (0, None, 1)
+            code, document = await asked("--home", str(last.home), "--swarm")
+            assert (code, document["swarm"]["answered"]) == (0, 3)
+            code, document = await asked("--peers", str(halves[0].address))
+            assert (code, document["swarm"]["answered"]) == (0, 3)
+            code, document = await asked("--peers", halves[0].address.target, "--only")
+            assert (code, document["swarm"], len(document["nodes"])) == (0, None, 1)
+            code, document = await asked("--peers", str(halves[0].address), "--max-nodes", "1")
+            assert document["bounds"]["stopped_by"] == "nodes"
+        code, document = await asked("--home", str(last.home), "--swarm")
+        assert (code, document["swarm"]["answered"]) == (1, 1), "its store still knows the way; nobody answers there"
+        code, document = await asked("--peers", halves[0].address.target)
+        assert (code, document["swarm"]["reasons"]) == (2, ["no node answers"])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only"], "--only: asks the nodes that --peers names and no others: give --peers"),
+        (["--only", "--swarm", "--peers", "h:1"], "give --peers, and not --swarm"),
+        (["--peers", "nowhere"], "--peers: 'nowhere' is not an address"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], message: str) -> None:
+    done = health(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_watching_ends_with_the_code_of_what_was_shown_last(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("--home", str(tmp_path), "--watch", "--interval", "0.5"), stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        headings = 0
+        for text in process.stdout:
+            headings += text.startswith("--- ")
+            if headings == 3:
+                break
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(20) == 2
+
+
+def test_watching_as_json_is_one_document_a_line(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("--home", str(tmp_path), "--watch", "--interval", "0.5", "--json"), stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        documents = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(20) == 2
+    assert documents[0]["asked_at_ms"] < documents[1]["asked_at_ms"]
+
+
+def test_a_node_that_waits_for_its_run_says_so(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "node", peers=("127.0.0.1:1",)) as node:
+        status = node.until(lambda s: s.network_until_ms is not None, "it waits")
+        assert status.network == "waiting for the run manifest: can't be reached (127.0.0.1:1)"
+        shown = health("--home", str(node.home))
+        assert shown.returncode == 1
+        assert "waiting for the run manifest: can't be reached (127.0.0.1:1), " in shown.stdout
+        assert node.terminate() == 0
+    shown = health("--home", str(node.home))
+    assert shown.returncode == 2
+    assert "no daemon runs on this home" in shown.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_learner_is_named_with_when_it_comes_back(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "node", run=write_run(tmp_path)) as node:
+        node.after_round(1)
+        for _ in range(2):  # so that the wait is long enough to be looked at
+            node.until(lambda s: s.learner == "running" and bool(learners_of(node.home)), "a learner runs")
+            for learner in learners_of(node.home):
+                os.kill(learner, signal.SIGKILL)
+            node.until(lambda s: s.learner.startswith("died"), "its death is noticed", seconds=10)
+        shown = health("--home", str(node.home))
+        assert shown.returncode == 1
+        assert "learner: died (killed by signal SIGKILL), restarting in " in shown.stdout
+        starting = node.until(lambda s: s.learner == "running", "it is started again")
+        assert starting.activity == "starting", "what the one before did doesn't count"
+        assert node.terminate() == 0
+
+
+def test_a_learner_s_last_words_are_shown(tmp_path: Path) -> None:
+    """The store can't tell: it is what could not be written."""
+    fault = tmp_path / "fault"
+    fault.mkdir()
+    (fault / "sitecustomize.py").write_text(
+        "import sqlite3, sys\n"
+        "if 'ftis_node.commands.learner' in ' '.join(sys.orig_argv):\n"
+        "    from ftis_node.store.learner import LearnerStore\n"
+        "    def add_outbox(*_, **__):\n"
+        "        print('what a library prints')\n"
+        "        raise sqlite3.OperationalError('database or disk is full')\n"
+        "    LearnerStore.add_outbox = add_outbox\n"
+    )
+    path = os.pathsep.join([str(fault), *sys.path])
+    with Daemon(tmp_path / "node", run=write_run(tmp_path), env={"PYTHONPATH": path}) as node:
+        status = node.until(lambda s: s.learner.startswith("died"), "its death is noticed")
+        assert status.learner == "died (exit code 1: OperationalError: database or disk is full), restarting"
+        assert "what a library prints" in node.log
+        assert node.terminate() == 0
