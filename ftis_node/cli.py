@@ -49,6 +49,9 @@ DataOption = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
 ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
+StatusAddressOption = Annotated[
+    str | None, typer.Option("--status-address", help="host:port of the status page and /metrics, or off.")
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
 ]
@@ -89,6 +92,7 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
         no_dht: NoDhtOption = False,
         config: ConfigOption = None,
         listen: ListenOption = None,
+        status_address: StatusAddressOption = None,
         set_: SetOption = None,
         log_level: LogLevelOption = "info",
         until_stdin_closes: LifelineOption = False,
@@ -109,6 +113,7 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
             dht=not no_dht,
             config_file=config,
             listen=listen,
+            status_address=status_address,
             overrides=tuple(set_ or ()),
             log_level=log_level,
             until_stdin_closes=until_stdin_closes,

@@ -26,6 +26,7 @@ from ftis_node.exchange import DatabaseThread
 from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
+from ftis_node.onlookers import Trackers, open_page
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, LearnerProcess
 from ftis_node.swarm.addresses import parse_address
@@ -82,15 +83,24 @@ class _Node:
         self._peers = [parse_address(text, source="--peers") for text in config.network.peers]
         self._stop = asyncio.Event()
         self._learner: LearnerProcess | None = None
+        self._trackers = Trackers(options.home, config.tracking, options.log_level)
 
     async def main(self) -> int:
         self._install_signals()
         await self._database(self._store.peers.all_disconnected)
         await self._database(self._store.put, "peer_id", self._identity.peer_id)
-        run = await self._settle_run()
-        if run is None:
-            return 0
-        return await self._serve(run)
+        page = open_page(self._options.home, self._config.status, self._learner_pid)
+        try:
+            where = f"{os.getpid()} {page.url if page is not None else ''}"
+            await self._database(self._store.put, "status_page", where.encode())
+            run = await self._settle_run()
+            return 0 if run is None else await self._serve(run)
+        finally:
+            if page is not None:
+                await asyncio.to_thread(page.stop)
+
+    def _learner_pid(self) -> int | None:
+        return None if self._learner is None else self._learner.pid
 
     def _install_signals(self) -> None:
         asked_at = 0.0
@@ -203,6 +213,7 @@ class _Node:
                 functools.partial(half.put_of_this_process, "learner"),
             )  # fmt: skip
             learner = asyncio.create_task(self._learner.run())
+            self._trackers.start()
             if not self._peers:
                 log.info("no peers given: training alone until one dials in")
         else:
@@ -236,6 +247,7 @@ class _Node:
     ) -> None:
         if self._learner is not None:
             await self._learner.stop()
+        await self._trackers.stop()
         await half.say_goodbye()
         tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [network, *([learner] if learner is not None else [])]
         for task in tasks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 Verdict = Literal["helps", "harms", "unknown"]
 
@@ -34,6 +34,7 @@ class Agreement(BaseModel):
     low: float | None = None
     high: float | None = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
         """``helps`` or ``harms`` only where the whole interval lies on one side of zero."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ftis_node.status.document import NodeHealth
 from ftis_node.status.judgement import Judgement, Level, reach
 from ftis_node.status.snapshot import NodeStatus, PeerStatus
 from ftis_node.store.reports import SequenceCounts
@@ -29,16 +30,7 @@ _COLOURS = {Level.HEALTHY: "green", Level.DEGRADED: "yellow", Level.UNREACHABLE:
 
 def print_json(results: Sequence[HealthResult]) -> None:
     """One object per node; the schema is documented in the README."""
-    nodes = [
-        {
-            "asked": result.asked,
-            "level": result.judgement.level.name.lower(),
-            "reasons": list(result.judgement.reasons),
-            "notes": list(result.judgement.notes),
-            "status": None if result.status is None else result.status.model_dump(mode="json"),
-        }
-        for result in results
-    ]
+    nodes = [NodeHealth.of(result.asked, result.status, result.judgement).model_dump(mode="json") for result in results]
     print(json.dumps({"nodes": nodes}, indent=2))
 
 
@@ -81,6 +73,7 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
         *([("memory", status.memory)] if status.memory else []),
         ("swarm", reach(status)),
         ("DHT", status.dht),
+        *([("page", status.status_page)] if status.status_page else []),
     ]
     last = status.last_round
     if last is not None:

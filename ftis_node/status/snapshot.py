@@ -84,6 +84,7 @@ class NodeStatus(_Part):
     version: str = Field(max_length=40)
     peer_id: str = Field(max_length=64)
     listening: str | None = Field(max_length=300)
+    status_page: str | None = Field(default=None, max_length=300)
     run_id: str | None = Field(max_length=64)
     run_name: str | None = Field(max_length=64)
     daemon_running: bool
@@ -129,6 +130,7 @@ def read_status(home: Path) -> NodeStatus:
             version=__version__,
             peer_id=(store.network_state("peer_id") or b"").hex(),
             listening=_of_daemon(store.network_state("listening"), daemon),
+            status_page=_of_daemon(store.network_state("status_page"), daemon) or None,
             run_id=None if run is None else run.run_id.hex(),
             run_name=None if run is None else run.manifest.name,
             daemon_running=daemon is not None,

@@ -1,0 +1,311 @@
+"""The status server over real connections: routes, limits, who may ask, and that it can't hold the node up."""
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ftis_node.config import DEFAULT_STATUS_ADDRESS, StatusConfig
+from ftis_node.errors import ConfigError
+from ftis_node.identity import load_or_create_identity
+from ftis_node.onlookers import open_page
+from ftis_node.status import server as status_server
+from ftis_node.status.app import host_allowed
+from ftis_node.status.document import NodeHealth
+from ftis_node.status.history import POINTS, History, TrafficSample, history_of
+from ftis_node.status.judgement import judge
+from ftis_node.status.server import CONNECTIONS, bind
+from ftis_node.status.snapshot import read_status
+from ftis_node.store.reports import RoundReport, Totals
+from ftis_node.store.schema import STORE_FILE
+from tests.status.nodes import Served, empty_home, report_of, serving, trained_home
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+def ask(served: Served, path: str, *, method: str = "GET", **headers: str) -> Answer:
+    connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return trained_home(tmp_path / "home", rounds=5, peers=3)
+
+
+@pytest.fixture
+def node(home: Path) -> Iterator[Served]:
+    with serving(home) as served:
+        yield served
+
+
+def test_status_is_the_entry_of_health(node: Served, home: Path) -> None:
+    answer = ask(node, "/status.json")
+    assert answer.headers["content-type"] == "application/json"
+    shown = NodeHealth.model_validate_json(answer.body)
+    status = read_status(home)
+    expected = NodeHealth.of("this node", status, judge(status))
+    assert shown.status is not None
+    assert shown.status.model_copy(update={"at_ms": status.at_ms}) == status
+    assert (shown.level, shown.reasons, shown.notes) == (expected.level, expected.reasons, expected.notes)
+
+
+def test_healthz_tells_level_and_reasons(node: Served) -> None:
+    answer = ask(node, "/healthz")
+    assert answer.status == 200
+    assert answer.text.startswith("degraded\npeer host-1.example.org:47100: refused")
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+def test_without_a_store_every_answer_says_so(node: Served, home: Path) -> None:
+    (home / STORE_FILE).unlink()
+    for path in ("/healthz", "/status.json", "/history.json", "/metrics"):
+        answer = ask(node, path)
+        assert answer.status == 503
+        assert "there is no store here" in answer.text
+        assert "\n" not in answer.text.strip()
+    assert ask(node, "/").status == 200
+
+
+def test_history_is_columns_of_one_length(node: Served) -> None:
+    history = History.model_validate_json(ask(node, "/history.json").body)
+    assert history.rounds.round == (1, 2, 3, 4, 5)
+    assert history.rounds_per_point == 1
+    assert {len(column) for _, column in history.rounds} == {5}
+
+
+def test_long_histories_are_averaged_from_the_newest_round_on() -> None:
+    rounds = [(report_of(number, Totals(), peers=number > 400), 1000 * number) for number in range(1, 502)]
+    history = history_of(rounds, [])
+    assert history.rounds_per_point == 3
+    assert len(history.rounds.round) == 167 <= POINTS
+    assert history.rounds.round[-2:] == (498, 501)
+    assert history.rounds.at_ms[-1] == 501_000
+    newest = [report.own_reward for report, _ in rounds[-3:]]
+    assert history.rounds.own_reward[-1] == pytest.approx(sum(value for value in newest if value is not None) / 3)
+    assert history.rounds.peer_reward[0] is None
+    assert sum(history.rounds.skipped_steps) == 10
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    broken = RoundReport(round=1, own_groups=1, peer_groups=0, stepped=False, own_reward=float("nan"))
+    history = history_of([(broken, 1)], [])
+    assert history.rounds.own_reward == (None,)
+    assert "NaN" not in history.model_dump_json()
+
+
+def test_traffic_is_the_rate_between_two_samples() -> None:
+    samples = [TrafficSample(0, 0, 100), TrafficSample(10_000, 5_000, 100), TrafficSample(10_000, 6_000, 200)]
+    traffic = history_of([], samples).traffic
+    assert traffic.at_ms == (10_000,)
+    assert traffic.bytes_in_per_second == (500.0,)
+    assert traffic.bytes_out_per_second == (0.0,)
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/page.css", "/status.json", "/metrics", "/nowhere"])
+def test_every_answer_has_the_headers_that_keep_it_harmless(node: Served, path: str) -> None:
+    headers = ask(node, path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(node: Served, method: str) -> None:
+    assert ask(node, "/status.json", method=method).status == 405
+
+
+def test_head_has_no_body(node: Served) -> None:
+    answer = ask(node, "/status.json", method="HEAD")
+    assert (answer.status, answer.body) == (200, b"")
+
+
+def test_a_web_page_that_points_its_own_name_here_gets_nothing(node: Served) -> None:
+    answer = ask(node, "/status.json", Host="evil.example.com:9477")
+    assert answer.status == 421
+    assert "localhost" in answer.text
+    assert "peer_id" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert ask(node, "/status.json", Host="localhost:9477").status == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "bound", "allowed"),
+    [
+        ("127.0.0.1:9477", "127.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("LOCALHOST.:9477", "::1", True),
+        ("[::1]:9477", "127.0.0.1", True),
+        ("10.1.2.3", "localhost", True),
+        ("evil.example.com", "127.0.0.1", False),
+        ("127.0.0.1.evil.com", "127.0.0.1", False),
+        ("evil.com:9477", "localhost", False),
+        ("", "127.0.0.1", False),
+        ("a b", "0.0.0.0", False),
+        ("localhost@evil.com", "127.0.0.1", False),
+        ("party-a:9477", "0.0.0.0", True),
+        ("party-a:9477", "::", True),
+        ("Node.lan:9477", "node.lan", True),
+    ],
+)
+def test_which_names_are_answered(header: str, bound: str, allowed: bool) -> None:
+    assert host_allowed(header, bound) is allowed
+
+
+def test_the_page_tells_no_secret(home: Path) -> None:
+    load_or_create_identity(home)
+    secret = b"".join(path.read_bytes() for path in home.glob("*key*"))
+    assert secret
+    with serving(home) as node:
+        for path in ("/", "/status.json", "/history.json", "/metrics", "/healthz"):
+            body = ask(node, path).body
+            assert secret[:32] not in body
+            assert secret[:32].hex().encode() not in body
+
+
+def test_many_that_ask_cost_one_reading_a_second(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ftis_node.status import figures
+
+    readings = []
+    honest = figures.read_status
+    monkeypatch.setattr(figures, "read_status", lambda home: readings.append(home) or honest(home))
+    started = time.monotonic()
+    threads = [
+        threading.Thread(target=lambda: [ask(node, "/status.json") for _ in range(10)], daemon=True) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(readings) <= 1 + (time.monotonic() - started) / 1.0
+
+
+def test_whoever_only_connects_or_trickles_is_thrown_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_server, "CONNECTION_SECONDS", 1.0)
+    with serving(home) as node:
+        port = int(node.url.rpartition(":")[2])
+        with contextlib.ExitStack() as opened:
+            silent = [
+                opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                for _ in range(CONNECTIONS + 10)
+            ]
+            silent[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+            time.sleep(0.3)
+            assert ask(node, "/healthz").status == 503, "there is no room for more"
+            assert {connection.recv(100) for connection in silent} == {b""}
+            assert ask(node, "/healthz").status == 200
+
+
+def test_a_request_that_never_ends_is_refused(node: Served) -> None:
+    port = int(node.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000)
+        assert b" 400 " in connection.recv(4096)
+
+
+def test_it_stops_within_a_second_while_somebody_is_connected(home: Path) -> None:
+    with serving(home) as node:
+        port = int(node.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+            assert ask(node, "/healthz").status == 200
+            started = time.monotonic()
+            node.server.stop()
+            assert time.monotonic() - started < 1.0
+            assert silent.recv(10) == b""
+
+
+def test_signals_stay_the_nodes(node: Served) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    assert ask(node, "/healthz").status == 200
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert before == (signal.SIG_DFL, signal.default_int_handler)
+
+
+def test_the_default_port_moves_and_a_chosen_one_does_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home = empty_home(tmp_path)
+    first = open_page(home, StatusConfig(), lambda: None)
+    second = open_page(home, StatusConfig(), lambda: None)
+    assert first is not None
+    assert second is not None
+    try:
+        port = int(DEFAULT_STATUS_ADDRESS.rpartition(":")[2])
+        ports = [int(page.url.rstrip("/").rpartition(":")[2]) for page in (first, second)]
+        assert port <= ports[0] < ports[1] <= port + 20
+        taken = f"127.0.0.1:{ports[1]}"
+        with pytest.raises(ConfigError) as caught:
+            open_page(home, StatusConfig(address=taken), lambda: None)
+    finally:
+        first.stop()
+        second.stop()
+    assert f"status.address = '{taken}': can't listen there" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert open_page(home, StatusConfig(address="off"), lambda: None) is None
+
+
+def test_when_all_spare_ports_are_taken_there_is_no_page(caplog: pytest.LogCaptureFixture) -> None:
+    first = bind("127.0.0.1", 0)
+    assert first is not None
+    with first:
+        port = first.getsockname()[1]
+        try:
+            neighbour = socket.create_server(("127.0.0.1", port + 1))
+        except OSError:  # somebody else has it, which is as good
+            neighbour = None
+        assert bind("127.0.0.1", port, spare_ports=1) is None
+        if neighbour is not None:
+            neighbour.close()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "no-such-host.invalid:80", "192.0.2.1:80"])
+def test_an_address_that_can_not_be_used_is_one_line(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_page(empty_home(tmp_path), StatusConfig(address=address), lambda: None)
+    assert str(caught.value).startswith("status.address")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_address_that_others_reach_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    page = open_page(empty_home(tmp_path), StatusConfig(address="0.0.0.0:0"), lambda: None)
+    assert page is not None
+    page.stop()
+    assert "can be read by everyone who can reach it" in caplog.text
+
+
+def test_a_fault_in_the_page_ends_the_page_and_nothing_else(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ftis_node.status import readings
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(readings, "look", broken)
+    with serving(home) as node:
+        assert ask(node, "/status.json").status == 500
+        assert ask(node, "/").status == 200
+        assert json.loads(ask(node, "/history.json").body)["rounds"]["round"] == [1, 2, 3, 4, 5]
