@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import threading
 from pathlib import Path
@@ -97,8 +98,10 @@ def bind(host: str, port: int, *, spare_ports: int = 0) -> socket.socket | None:
             family, _, _, _, address = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
             return socket.create_server(address[:2], family=family, backlog=CONNECTIONS)
         except (OSError, UnicodeError) as error:
-            if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE or not spare_ports:
-                reason = getattr(error, "strerror", None) or str(error)
+            number = getattr(error, "errno", None)
+            if number != errno.EADDRINUSE or not spare_ports:
+                known = number in errno.errorcode  # the text in the error says the address again
+                reason = os.strerror(number) if known else getattr(error, "strerror", None) or str(error)
                 raise ConfigError(
                     f"status.address = {_joined(host, port)!r}: can't listen there ({reason}); give another host:port,"
                     " or off"

@@ -23,7 +23,7 @@ from ftis_node.status.document import NodeHealth
 from ftis_node.status.history import POINTS, History, TrafficSample, history_of
 from ftis_node.status.judgement import judge
 from ftis_node.status.server import CONNECTIONS, bind
-from ftis_node.status.snapshot import read_status
+from ftis_node.status.snapshot import NodeStatus, read_status
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.store.schema import STORE_FILE
 from tests.status.nodes import Served, empty_home, report_of, serving, trained_home
@@ -189,11 +189,13 @@ def test_the_page_tells_no_secret(home: Path) -> None:
 
 
 def test_many_that_ask_cost_one_reading_a_second(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ftis_node.status import figures
+    readings: list[Path] = []
 
-    readings = []
-    honest = figures.read_status
-    monkeypatch.setattr(figures, "read_status", lambda home: readings.append(home) or honest(home))
+    def counted(home: Path) -> NodeStatus:
+        readings.append(home)
+        return read_status(home)
+
+    monkeypatch.setattr("ftis_node.status.figures.read_status", counted)
     started = time.monotonic()
     threads = [
         threading.Thread(target=lambda: [ask(node, "/status.json") for _ in range(10)], daemon=True) for _ in range(6)
@@ -205,20 +207,31 @@ def test_many_that_ask_cost_one_reading_a_second(node: Served, monkeypatch: pyte
     assert len(readings) <= 1 + (time.monotonic() - started) / 1.0
 
 
+def connections(node: Served, opened: contextlib.ExitStack, number: int) -> list[socket.socket]:
+    port = int(node.url.rpartition(":")[2])
+    return [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(number)]
+
+
+def until_healthz_is(node: Served, status: int) -> None:
+    deadline = time.monotonic() + 20
+    while (found := ask(node, "/healthz").status) != status:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_there_are_only_so_many_connections(node: Served) -> None:
+    with contextlib.ExitStack() as opened:
+        connections(node, opened, CONNECTIONS)
+        until_healthz_is(node, 503)
+    until_healthz_is(node, 200)
+
+
 def test_whoever_only_connects_or_trickles_is_thrown_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_server, "CONNECTION_SECONDS", 1.0)
-    with serving(home) as node:
-        port = int(node.url.rpartition(":")[2])
-        with contextlib.ExitStack() as opened:
-            silent = [
-                opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
-                for _ in range(CONNECTIONS + 10)
-            ]
-            silent[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-            time.sleep(0.3)
-            assert ask(node, "/healthz").status == 503, "there is no room for more"
-            assert {connection.recv(100) for connection in silent} == {b""}
-            assert ask(node, "/healthz").status == 200
+    with serving(home) as node, contextlib.ExitStack() as opened:
+        silent, slow = connections(node, opened, 2)
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        assert (silent.recv(100), slow.recv(100)) == (b"", b"")
 
 
 def test_a_request_that_never_ends_is_refused(node: Served) -> None:
@@ -299,12 +312,10 @@ def test_an_address_that_others_reach_is_warned_of(tmp_path: Path, caplog: pytes
 def test_a_fault_in_the_page_ends_the_page_and_nothing_else(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ftis_node.status import readings
-
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(readings, "look", broken)
+    monkeypatch.setattr("ftis_node.status.readings.look", broken)
     with serving(home) as node:
         assert ask(node, "/status.json").status == 500
         assert ask(node, "/").status == 200
