@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from ftis_node.clock import now_ms
 from ftis_node.errors import FtisError, StoreError
 from ftis_node.status.figures import Figures, LearnerPid, look
 from ftis_node.status.history import ROUNDS, History, TrafficSample, history_of
@@ -63,6 +64,7 @@ class Readings:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="status-page-store")
         self._traffic: deque[TrafficSample] = deque(maxlen=SAMPLES)
         self.figures: Cached[Figures] = Cached(self._executor, lambda: look(home, learner_pid), FIGURES_SECONDS)
+        self._sample: Cached[TrafficSample] = Cached(self._executor, self._read_sample, FIGURES_SECONDS)
         self.history: Cached[History] = Cached(self._executor, self._read_history, HISTORY_SECONDS)
 
     def _read_history(self) -> History:
@@ -70,17 +72,19 @@ class Readings:
             rounds = store.recent_rounds(ROUNDS)
         return history_of(rounds, list(self._traffic))
 
+    def _read_sample(self) -> TrafficSample:
+        at_ms = now_ms()
+        with StoreReader(self._home) as store:
+            sums = store.network_sums(at_ms)
+        return TrafficSample(at_ms, sums.bytes_in or 0, sums.bytes_out or 0)
+
     async def sample_forever(self) -> None:
         """Note how much has been exchanged with peers, every ``SAMPLE_SECONDS``."""
         while True:
             try:
-                figures = await self.figures()
+                self._traffic.append(await self._sample())
             except FtisError:  # whoever looks at the page is told; the next sample spans the gap
                 pass
-            else:
-                sums = figures.sums
-                sample = TrafficSample(figures.status.at_ms, sums.bytes_in or 0, sums.bytes_out or 0)
-                self._traffic.append(sample)
             await asyncio.sleep(SAMPLE_SECONDS)
 
     def close(self) -> None:

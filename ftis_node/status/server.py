@@ -98,15 +98,22 @@ def bind(host: str, port: int, *, spare_ports: int = 0) -> socket.socket | None:
             family, _, _, _, address = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
             return socket.create_server(address[:2], family=family, backlog=CONNECTIONS)
         except (OSError, UnicodeError) as error:
-            number = getattr(error, "errno", None)
-            if number != errno.EADDRINUSE or not spare_ports:
-                known = number in errno.errorcode  # the text in the error says the address again
-                reason = os.strerror(number) if known else getattr(error, "strerror", None) or str(error)
-                raise ConfigError(
-                    f"status.address = {_joined(host, port)!r}: can't listen there ({reason}); give another host:port,"
-                    " or off"
-                ) from error
+            if getattr(error, "errno", None) == errno.EADDRINUSE and spare_ports:
+                continue
+            raise ConfigError(
+                f"status.address = {_joined(host, port)!r}: can't listen there ({_reason(error)}); give another"
+                " host:port, or off"
+            ) from error
     return None
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """Without the address, which the text of some errors says again."""
+    if not isinstance(error, OSError):
+        return "not a host name"
+    if error.errno is None or error.errno not in errno.errorcode:  # the resolver has numbers of its own
+        return str(error.strerror)
+    return os.strerror(error.errno)
 
 
 def warn_if_open(host: str, url: str) -> None:

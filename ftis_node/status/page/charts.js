@@ -12,12 +12,15 @@ function svg(tag, attributes, ...children) {
   return made;
 }
 
-// Round numbers from low to high, about `wanted` of them.
-function ticks(low, high, wanted, whole = false) {
+// A round number by which to get from low to high in about `wanted` steps.
+function stepOf(low, high, wanted, whole) {
   const rough = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough * 0.999);
-  if (whole) step = Math.max(1, Math.round(step));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough * 0.999);
+  return whole ? Math.max(1, Math.round(step)) : step;
+}
+
+function ticks(low, high, step) {
   const found = [];
   for (let index = Math.ceil(low / step - 1e-6); index * step <= high + step * 1e-6; index += 1) {
     found.push(index === 0 ? 0 : index * step);
@@ -25,18 +28,20 @@ function ticks(low, high, wanted, whole = false) {
   return found;
 }
 
-function extent(values, spec) {
+// Where the vertical axis begins and ends, and its step, for these values.
+function rangeOf(values, spec) {
   let low = Math.min(...values);
   let high = Math.max(...values);
-  if (spec.zero !== false) [low, high] = [Math.min(0, low), Math.max(0, high)];
+  if (spec.zero !== false && !spec.log) [low, high] = [Math.min(0, low), Math.max(0, high)];
   if (spec.top !== undefined) high = Math.max(high, spec.top);
-  if (high - low < 1e-12) [low, high] = [low === 0 ? 0 : low - Math.abs(low) / 2, high === 0 ? 1 : high + Math.abs(high) / 2];
-  const steps = ticks(low, high, 4);
-  const step = steps.length > 1 ? steps[1] - steps[0] : high - low;
-  return [Math.floor(low / step + 1e-6) * step, Math.ceil(high / step - 1e-6) * step];
+  if (high - low < 1e-9) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
+  const step = stepOf(low, high, 4, spec.log);
+  return { low: Math.floor(low / step + 1e-6) * step, high: Math.ceil(high / step - 1e-6) * step, step };
 }
 
-// spec: title, unit, format (value -> text), x ("round" or "time"), stacked, zero, series: [{ key, name, class }]
+// spec: title, format (value -> text in the caption), tick (the same at the axis), x ("round" or "time"),
+//   series: [{ key, name, class }]; stacked: areas on one another; log: powers of ten; zero: false if it may be far away;
+//   top: what the axis shows at least
 export class Chart {
   constructor(spec) {
     this.spec = spec;
@@ -94,7 +99,7 @@ export class Chart {
     const index = this.cursor ?? data.x.length - 1;
     const values = spec.series.map((series) => (index < 0 ? null : data[series.key][index]));
     this.where.textContent = index < 0 ? "" : this.place(index);
-    const words = spec.series.map((series, number) => `${series.name} ${spec.format(values[number])}`);
+    const words = spec.series.map((series, number) => `${series.name} ${spec.format(values[number])}`.trim());
     this.keys.forEach((key, number) => (key.textContent = words[number]));
     this.plot.setAttribute("aria-label", `${spec.title}, ${this.where.textContent}: ${words.join(", ")}`);
   }
@@ -104,6 +109,7 @@ export class Chart {
     const { spec, data } = this;
     let below = data.x.map(() => 0);
     return spec.series.map((series) => {
+      if (spec.log) return data[series.key].map((value) => (value > 0 ? [Math.log10(value), Math.log10(value)] : [null, null]));
       if (!spec.stacked) return data[series.key].map((value) => [value, value]);
       const edges = data[series.key].map((value, index) => [below[index], below[index] + (value ?? 0)]);
       below = edges.map(([, top]) => top);
@@ -123,7 +129,7 @@ export class Chart {
       this.plot.replaceChildren(svg("text", { x: width / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "nothing yet"));
       return;
     }
-    const [low, high] = extent(values, this.spec);
+    const { low, high, step } = rangeOf(values, this.spec);
     const [first, last] = [this.data.x[0], this.data.x[this.data.x.length - 1]];
     const [right, bottom] = [width - MARGIN.right, HEIGHT - MARGIN.bottom];
     const across = last > first ? last - first : 1;
@@ -131,7 +137,7 @@ export class Chart {
       x: (value) => (last > first ? MARGIN.left + ((value - first) / across) * (right - MARGIN.left) : (MARGIN.left + right) / 2),
       y: (value) => bottom - ((value - low) / (high - low)) * (bottom - MARGIN.top),
     };
-    this.plot.replaceChildren(...this.axes(low, high, first, last, right, bottom));
+    this.plot.replaceChildren(...this.axes(ticks(low, high, step), first, last, right, bottom));
     this.spec.series.forEach((series, index) => this.plot.append(...this.marks(series.class, edges[index])));
     if (this.cursor !== null) {
       const x = this.scale.x(this.data.x[this.cursor]);
@@ -139,18 +145,18 @@ export class Chart {
     }
   }
 
-  axes(low, high, first, last, right, bottom) {
+  axes(levels, first, last, right, bottom) {
     const parts = [];
-    for (const value of ticks(low, high, 4)) {
+    for (const value of levels) {
       const y = this.scale.y(value);
-      parts.push(svg("line", { class: value === 0 ? "axis" : "grid", x1: MARGIN.left, x2: right, y1: y, y2: y }));
-      parts.push(svg("text", { x: MARGIN.left - 5, y: y + 4, "text-anchor": "end" }, this.spec.tick(value)));
+      parts.push(svg("line", { class: value === 0 && !this.spec.log ? "axis" : "grid", x1: MARGIN.left, x2: right, y1: y, y2: y }));
+      parts.push(svg("text", { x: MARGIN.left - 5, y: y + 4, "text-anchor": "end" }, this.spec.tick(this.spec.log ? 10 ** value : value)));
     }
     const rounds = this.spec.x === "round";
-    const marks = last > first ? ticks(first, last, (right - MARGIN.left) / 55, rounds) : [last];
+    const marks = last > first ? ticks(first, last, stepOf(first, last, (right - MARGIN.left) / 55, rounds)) : [last];
     for (const value of marks) {
       const x = this.scale.x(value);
-      const text = rounds ? String(value) : value === 0 ? "now" : `${+value.toFixed(2)} min`;
+      const text = rounds ? String(value) : value === 0 ? "now" : `−${duration(-60000 * value)}`;
       const anchor = x > right - 15 ? "end" : "middle";
       parts.push(svg("text", { x: anchor === "end" ? right : x, y: HEIGHT - 6, "text-anchor": anchor }, text));
     }

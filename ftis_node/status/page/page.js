@@ -26,7 +26,7 @@ const CHARTS = [
     series: [{ key: "importance_weight", name: "mean", class: "own" }],
   },
   {
-    title: "Divergence of the peers", format: number, tick: number,
+    title: "Divergence of the peers", format: number, tick: number, log: true,
     series: [{ key: "peer_divergence", name: "mean", class: "peers" }],
   },
   {
@@ -92,7 +92,7 @@ function tiles(status) {
     [last?.own_reward, reward, "own reward, last round"],
     [last?.peer_reward, reward, "peers' reward, last round"],
     [status.last_round_at_ms, (ms) => duration(status.at_ms - ms), "since the last round"],
-    [status.seconds_per_round, (seconds) => duration(1000 * seconds), "per round, of late"],
+    [status.seconds_per_round, (seconds) => (seconds < 120 ? `${number(seconds)} s` : duration(1000 * seconds)), "per round, of late"],
   ].filter(([value]) => value !== null && value !== undefined);
   return known.map(([value, words, name]) =>
     element("div", { class: "tile" }, element("b", { text: words(value) }), element("span", { text: name })));

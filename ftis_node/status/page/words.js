@@ -41,7 +41,7 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(1);
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(Math.log10(size)) + 1) });
 }
 
