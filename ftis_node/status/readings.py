@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -64,7 +65,7 @@ class Readings:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="status-page-store")
         self._traffic: deque[TrafficSample] = deque(maxlen=SAMPLES)
         self.figures: Cached[Figures] = Cached(self._executor, lambda: look(home, learner_pid), FIGURES_SECONDS)
-        self._sample: Cached[TrafficSample] = Cached(self._executor, self._read_sample, FIGURES_SECONDS)
+        self._sample: Cached[None] = Cached(self._executor, self._take_sample, FIGURES_SECONDS)
         self.history: Cached[History] = Cached(self._executor, self._read_history, HISTORY_SECONDS)
 
     def _read_history(self) -> History:
@@ -72,19 +73,18 @@ class Readings:
             rounds = store.recent_rounds(ROUNDS)
         return history_of(rounds, list(self._traffic))
 
-    def _read_sample(self) -> TrafficSample:
+    def _take_sample(self) -> None:
+        """In the worker thread, which alone touches the samples."""
         at_ms = now_ms()
         with StoreReader(self._home) as store:
             sums = store.network_sums(at_ms)
-        return TrafficSample(at_ms, sums.bytes_in or 0, sums.bytes_out or 0)
+        self._traffic.append(TrafficSample(at_ms, sums.bytes_in or 0, sums.bytes_out or 0))
 
     async def sample_forever(self) -> None:
         """Note how much has been exchanged with peers, every ``SAMPLE_SECONDS``."""
         while True:
-            try:
-                self._traffic.append(await self._sample())
-            except FtisError:  # whoever looks at the page is told; the next sample spans the gap
-                pass
+            with suppress(FtisError):  # whoever looks at the page is told; the next sample spans the gap
+                await self._sample()
             await asyncio.sleep(SAMPLE_SECONDS)
 
     def close(self) -> None:

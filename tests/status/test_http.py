@@ -24,8 +24,11 @@ from ftis_node.status.history import POINTS, History, TrafficSample, history_of
 from ftis_node.status.judgement import judge
 from ftis_node.status.server import CONNECTIONS, bind
 from ftis_node.status.snapshot import NodeStatus, read_status
+from ftis_node.store.network import NetworkStore
+from ftis_node.store.peers import Traffic
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.store.schema import STORE_FILE
+from ftis_node.types import PeerId
 from tests.status.nodes import Served, empty_home, report_of, serving, trained_home
 
 
@@ -122,6 +125,24 @@ def test_traffic_is_the_rate_between_two_samples() -> None:
     assert traffic.at_ms == (10_000,)
     assert traffic.bytes_in_per_second == (500.0,)
     assert traffic.bytes_out_per_second == (0.0,)
+
+
+def test_traffic_is_sampled_while_nobody_looks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftis_node.status.readings.SAMPLE_SECONDS", 0.5)
+    monkeypatch.setattr("ftis_node.status.readings.FIGURES_SECONDS", 0.1)
+    monkeypatch.setattr("ftis_node.status.readings.SAMPLES", 8)
+    peer = PeerId(bytes.fromhex(read_status(home).peers[0].peer_id))
+    with serving(home) as node:
+        time.sleep(1)
+        store = NetworkStore(home)
+        store.peers.traffic([Traffic(peer, 500_000, 0, 0.0, None)])
+        store.close()
+        time.sleep(1)
+        traffic = History.model_validate_json(ask(node, "/history.json").body).traffic
+        assert sum(rate is not None and rate > 0 for rate in traffic.bytes_in_per_second) == 1
+        assert set(traffic.bytes_out_per_second) == {0.0}
+        time.sleep(6)
+        assert len(History.model_validate_json(ask(node, "/history.json").body).traffic.at_ms) <= 7, "old ones go"
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/page.css", "/status.json", "/metrics", "/nowhere"])

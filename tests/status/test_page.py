@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ftis_node.store.network import NetworkStore
 from tests.status.browser import Tab, browser_tab
 from tests.status.nodes import HOSTILE, empty_home, serving, trained_home
 
 pytestmark = pytest.mark.slow
 
-READY = "document.querySelectorAll('.tile').length > 0 && document.querySelector('#no-rounds').textContent !== ''"
+READY = "document.querySelectorAll('.tile').length > 0 && document.querySelectorAll('svg[viewBox]').length > 0"
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_a_node_that_has_just_been_started(tab: Tab, tmp_path: Path) -> None:
         keep_picture(tab, "empty")
     assert "degraded" in text
     assert "learner: starting" in text
-    assert "The plots begin with the first finished round." in text
+    assert "The plots of rounds begin with the first finished one." in text
     assert "No round is finished yet." in text
     assert "None yet: others join by dialling this node." in text
     assert "undefined" not in text
@@ -112,6 +113,20 @@ def test_a_node_alone(tab: Tab, tmp_path: Path) -> None:
     assert "Round 4: generating 6 groups" in text
     assert charts == ["Reward round 3", "Seconds per round round 3", "Generation round 3"]
     assert "NaN" not in text
+
+
+def test_a_relay_shows_what_a_relay_has(tab: Tab, tmp_path: Path) -> None:
+    home = empty_home(tmp_path / "home")
+    store = NetworkStore(home)
+    store.put("learner", b"%d none: this is a relay" % os.getpid())
+    store.close()
+    with serving(home) as node:
+        show(tab, node.url)
+        text = tab.text()
+    assert "healthy" in text
+    assert "A relay: it passes batches on and trains nothing." in text
+    assert "rounds" not in text
+    assert "Sequences" not in text
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (800, False), (320, False), (320, True)])

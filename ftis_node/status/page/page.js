@@ -76,7 +76,7 @@ function activityText(status, elapsedMs) {
   if (status.activity_until_ms !== null) {
     text += ` (at most ${duration(status.activity_until_ms - status.at_ms - elapsedMs)} more)`;
   }
-  if (status.learner.startsWith("none")) text = "A relay: it passes batches on and trains nothing.";
+  if (sections.isRelay(status)) text = "A relay: it passes batches on and trains nothing.";
   if (status.learner === "finished") text = `All rounds are done; the node goes on serving its peers.`;
   return text;
 }
@@ -85,7 +85,7 @@ function activityText(status, elapsedMs) {
 function tiles(status) {
   const last = status.last_round;
   const connected = status.peers.filter((peer) => peer.connected).length;
-  const relay = status.learner.startsWith("none");
+  const relay = sections.isRelay(status);
   const known = [
     [relay ? null : last?.round ?? 0, count, "rounds finished"],
     [connected, count, connected === 1 ? "peer connected" : "peers connected"],
@@ -128,7 +128,8 @@ function showHealth(health) {
   fill("dials", sections.dials(status));
   at("rejections-section").hidden = status.rejections.length === 0;
   fill("rejections", sections.rejections(status));
-  at("charts-section").hidden = status.learner.startsWith("none") && status.last_round === null && TRAFFIC.data === null;
+  at("sequences-section").hidden = sections.isRelay(status);
+  at("no-rounds").hidden = sections.isRelay(status) || status.last_round !== null;
 }
 
 function showHistory(history) {
@@ -142,11 +143,9 @@ function showHistory(history) {
   const newest = traffic.at_ms[traffic.at_ms.length - 1];
   TRAFFIC.figure.hidden = newest === undefined;
   TRAFFIC.show({ ...traffic, x: traffic.at_ms.map((ms) => (ms - newest) / 60000) });
-  at("no-rounds").hidden = any;
-  fill("no-rounds", ["The plots begin with the first finished round."]);
   const last = rounds.round[rounds.round.length - 1];
   const mean = history.rounds_per_point > 1 ? `, every point the mean of ${count(history.rounds_per_point)}` : "";
-  fill("charts-note", [any ? `${count(rounds.round[0])} to ${count(last)}${mean}` : ""]);
+  fill("charts-note", [any ? `rounds ${count(rounds.round[0])} to ${count(last)}${mean}` : ""]);
 }
 
 // --- asking ---
@@ -178,30 +177,40 @@ function tick() {
   if (latest !== null) fill("activity", [activityText(latest.health.status, failingSince === null ? now - latest.fetchedAt : 0)]);
 }
 
+function failed(error) {
+  failingSince = { at: failingSince?.at ?? latest?.fetchedAt ?? Date.now(), trouble: troubleOf(error) };
+  tick();
+}
+
 async function poll() {
+  let health;
   try {
-    const health = await ask("status.json");
-    latest = { health, fetchedAt: Date.now() };
-    failingSince = null;
-    showHealth(health);
+    health = await ask("status.json");
   } catch (error) {
-    failingSince = { at: failingSince?.at ?? latest?.fetchedAt ?? Date.now(), trouble: troubleOf(error) };
+    failed(error);
+    return;
   }
+  latest = { health, fetchedAt: Date.now() };
+  failingSince = null;
+  showHealth(health);
   tick();
 }
 
 async function pollHistory() {
+  let history;
   try {
-    showHistory(await ask("history.json"));
+    history = await ask("history.json");
   } catch (error) {
-    if (failingSince === null) failingSince = { at: Date.now(), trouble: troubleOf(error) };
+    failed(error);
+    return;
   }
+  showHistory(history);
 }
 
 // One request after the other, and none while nobody looks.
 async function forever(work, pauseMs) {
   for (;;) {
-    if (!document.hidden) await work();
+    if (!document.hidden) await work().catch((error) => console.error(error)); // a mistake of this page's own
     await new Promise((resolve) => {
       const timer = setTimeout(resolve, pauseMs);
       document.addEventListener("visibilitychange", () => { clearTimeout(timer); resolve(); }, { once: true });

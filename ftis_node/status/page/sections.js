@@ -17,8 +17,8 @@ function more(shown, all, what) {
 
 const PEER_COLUMNS = [
   { name: "peer", class: "whole" },
-  { name: "model" },
-  { name: "contact" },
+  { name: "model", class: "model" },
+  { name: "contact", class: "contact" },
   { name: "round trip", class: "number" },
   { name: "score", class: "number" },
   { name: "groups taken / refused", class: "number" },
@@ -83,7 +83,7 @@ export function peersNote(status) {
   if (status.peers.length === 0) return "";
   const parts = [`${count(connected.length)} of ${count(status.peers.length)} connected`];
   const dialledIn = connected.filter((peer) => peer.direction === "in").length;
-  if (connected.length > 0) parts.push(dialledIn ? `${count(dialledIn)} dialled in` : "nobody dialled in, as behind a NAT");
+  if (connected.length > 0) parts.push(dialledIn ? `${count(dialledIn)} dialled in` : "nobody dialled in: normal behind a NAT");
   return parts.join(", ");
 }
 
@@ -119,6 +119,10 @@ export function sequences(status) {
 
 // --- the node ---
 
+export function isRelay(status) {
+  return status.learner.startsWith("none");
+}
+
 export function facts(status) {
   const inbox = Object.entries(status.inbox).sort().map(([state, groups]) => `${count(groups)} ${state}`).join(", ");
   const last = status.last_round;
@@ -127,7 +131,7 @@ export function facts(status) {
     ["version", [foreign(status.version)]],
     ["listens on", [status.listening ? foreign(status.listening) : "nothing yet"]],
     ["run", [status.run_id ? element("span", { class: "id" }, foreign(status.run_id)) : "none yet"]],
-    ["model", [status.model ? foreign(status.model) : "not loaded"]],
+    ["model", [foreign(status.model)]],
     ["learner", [foreign(status.learner)]],
     ["memory", [foreign(status.memory)]],
     ["DHT", [foreign(status.dht)]],
