@@ -42,8 +42,8 @@ class LearnerProcess:
     @property
     def pid(self) -> int | None:
         """The process that runs now, if one does."""
-        running = self._process is not None and self._process.returncode is None
-        return self._process.pid if self._process is not None and running else None
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
 
     async def run(self) -> int:
         """Until the learner has finished its rounds (0) or can't work at all (2); else for ever."""

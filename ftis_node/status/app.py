@@ -102,9 +102,10 @@ def _page_routes() -> list[Route]:
     """The page's files, read once; ``index.html`` is at ``/``."""
     routes = []
     for file in (files("ftis_node.status") / "page").iterdir():
-        media_type = MEDIA_TYPES[PurePath(file.name).suffix]
-        path = "/" if file.name == "index.html" else f"/{file.name}"
-        routes.append(Route(path, _file_endpoint(file.read_bytes(), media_type)))
+        media_type = MEDIA_TYPES.get(PurePath(file.name).suffix)
+        if media_type is not None:  # an editor may keep files of its own there
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            routes.append(Route(path, _file_endpoint(file.read_bytes(), media_type)))
     return routes
 
 

@@ -13,23 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from ftis_node.config import DEFAULT_STATUS_ADDRESS, StatusConfig
-from ftis_node.errors import ConfigError
 from ftis_node.identity import load_or_create_identity
-from ftis_node.onlookers import open_page
 from ftis_node.status import server as status_server
 from ftis_node.status.app import host_allowed
 from ftis_node.status.document import NodeHealth
-from ftis_node.status.history import POINTS, History, TrafficSample, history_of
+from ftis_node.status.figures import Figures, look
+from ftis_node.status.history import History
 from ftis_node.status.judgement import judge
-from ftis_node.status.server import CONNECTIONS, bind
+from ftis_node.status.server import CONNECTIONS
 from ftis_node.status.snapshot import NodeStatus, read_status
 from ftis_node.store.network import NetworkStore
 from ftis_node.store.peers import Traffic
-from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.store.schema import STORE_FILE
 from ftis_node.types import PeerId
-from tests.status.nodes import Served, empty_home, report_of, serving, trained_home
+from tests.status.nodes import Served, serving, trained_home
 
 
 @dataclass(frozen=True)
@@ -97,34 +94,6 @@ def test_history_is_columns_of_one_length(node: Served) -> None:
     assert history.rounds.round == (1, 2, 3, 4, 5)
     assert history.rounds_per_point == 1
     assert {len(column) for _, column in history.rounds} == {5}
-
-
-def test_long_histories_are_averaged_from_the_newest_round_on() -> None:
-    rounds = [(report_of(number, Totals(), peers=number > 400), 1000 * number) for number in range(1, 502)]
-    history = history_of(rounds, [])
-    assert history.rounds_per_point == 3
-    assert len(history.rounds.round) == 167 <= POINTS
-    assert history.rounds.round[-2:] == (498, 501)
-    assert history.rounds.at_ms[-1] == 501_000
-    newest = [report.own_reward for report, _ in rounds[-3:]]
-    assert history.rounds.own_reward[-1] == pytest.approx(sum(value for value in newest if value is not None) / 3)
-    assert history.rounds.peer_reward[0] is None
-    assert sum(history.rounds.skipped_steps) == 10
-
-
-def test_what_is_not_finite_is_left_out() -> None:
-    broken = RoundReport(round=1, own_groups=1, peer_groups=0, stepped=False, own_reward=float("nan"))
-    history = history_of([(broken, 1)], [])
-    assert history.rounds.own_reward == (None,)
-    assert "NaN" not in history.model_dump_json()
-
-
-def test_traffic_is_the_rate_between_two_samples() -> None:
-    samples = [TrafficSample(0, 0, 100), TrafficSample(10_000, 5_000, 100), TrafficSample(10_000, 6_000, 200)]
-    traffic = history_of([], samples).traffic
-    assert traffic.at_ms == (10_000,)
-    assert traffic.bytes_in_per_second == (500.0,)
-    assert traffic.bytes_out_per_second == (0.0,)
 
 
 def test_traffic_is_sampled_while_nobody_looks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,54 +249,25 @@ def test_signals_stay_the_nodes(node: Served) -> None:
     assert before == (signal.SIG_DFL, signal.default_int_handler)
 
 
-def test_the_default_port_moves_and_a_chosen_one_does_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    home = empty_home(tmp_path)
-    first = open_page(home, StatusConfig(), lambda: None)
-    second = open_page(home, StatusConfig(), lambda: None)
-    assert first is not None
-    assert second is not None
-    try:
-        port = int(DEFAULT_STATUS_ADDRESS.rpartition(":")[2])
-        ports = [int(page.url.rstrip("/").rpartition(":")[2]) for page in (first, second)]
-        assert port <= ports[0] < ports[1] <= port + 20
-        taken = f"127.0.0.1:{ports[1]}"
-        with pytest.raises(ConfigError) as caught:
-            open_page(home, StatusConfig(address=taken), lambda: None)
-    finally:
-        first.stop()
-        second.stop()
-    assert f"status.address = '{taken}': can't listen there" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert open_page(home, StatusConfig(address="off"), lambda: None) is None
+def test_a_store_that_answers_slowly_keeps_nobody_waiting_for_ever(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    asked = []
 
+    def slow(*_: object) -> Figures:
+        asked.append(1)
+        go_on.wait(20)
+        return look(home, lambda: None)
 
-def test_when_all_spare_ports_are_taken_there_is_no_page(caplog: pytest.LogCaptureFixture) -> None:
-    first = bind("127.0.0.1", 0)
-    assert first is not None
-    with first:
-        port = first.getsockname()[1]
-        try:
-            neighbour = socket.create_server(("127.0.0.1", port + 1))
-        except OSError:  # somebody else has it, which is as good
-            neighbour = None
-        assert bind("127.0.0.1", port, spare_ports=1) is None
-        if neighbour is not None:
-            neighbour.close()
-
-
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "no-such-host.invalid:80", "192.0.2.1:80"])
-def test_an_address_that_can_not_be_used_is_one_line(tmp_path: Path, address: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        open_page(empty_home(tmp_path), StatusConfig(address=address), lambda: None)
-    assert str(caught.value).startswith("status.address")
-    assert "\n" not in str(caught.value)
-
-
-def test_an_address_that_others_reach_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    page = open_page(empty_home(tmp_path), StatusConfig(address="0.0.0.0:0"), lambda: None)
-    assert page is not None
-    page.stop()
-    assert "can be read by everyone who can reach it" in caplog.text
+    monkeypatch.setattr("ftis_node.status.readings.look", slow)
+    monkeypatch.setattr("ftis_node.status.readings.LONGEST_SECONDS", 0.3)
+    with serving(home) as node:
+        for _ in range(3):
+            answer = ask(node, "/status.json")
+            assert (answer.status, answer.text) == (503, "the store takes long to answer; is the disk very busy?\n")
+            assert ask(node, "/").status == 200
+        assert len(asked) == 1, "they wait for one reading"
+        go_on.set()
+        until_healthz_is(node, 200)
 
 
 def test_a_fault_in_the_page_ends_the_page_and_nothing_else(
