@@ -15,8 +15,8 @@ function svg(tag, attributes, ...children) {
 // A round number by which to get from low to high in about `wanted` steps.
 function stepOf(low, high, wanted, whole) {
   const rough = (high - low) / wanted;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough * 0.999);
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((candidate) => candidate >= rough * 0.999);
   return whole ? Math.max(1, Math.round(step)) : step;
 }
 
@@ -28,6 +28,10 @@ function ticks(low, high, step) {
   return found;
 }
 
+function power(exponent) {
+  return Math.abs(exponent) <= 3 ? String(+(10 ** exponent).toPrecision(1)) : `1e${exponent}`;
+}
+
 // Where the vertical axis begins and ends, and its step, for these values.
 function rangeOf(values, spec) {
   let low = Math.min(...values);
@@ -36,6 +40,7 @@ function rangeOf(values, spec) {
   if (spec.top !== undefined) high = Math.max(high, spec.top);
   if (high - low < 1e-9) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
   const step = stepOf(low, high, 4, spec.log);
+  if (spec.log) return { low: Math.floor(low), high: Math.ceil(high), step };
   return { low: Math.floor(low / step + 1e-6) * step, high: Math.ceil(high / step - 1e-6) * step, step };
 }
 
@@ -150,7 +155,7 @@ export class Chart {
     for (const value of levels) {
       const y = this.scale.y(value);
       parts.push(svg("line", { class: value === 0 && !this.spec.log ? "axis" : "grid", x1: MARGIN.left, x2: right, y1: y, y2: y }));
-      parts.push(svg("text", { x: MARGIN.left - 5, y: y + 4, "text-anchor": "end" }, this.spec.tick(this.spec.log ? 10 ** value : value)));
+      parts.push(svg("text", { x: MARGIN.left - 5, y: y + 4, "text-anchor": "end" }, this.spec.log ? power(value) : this.spec.tick(value)));
     }
     const rounds = this.spec.x === "round";
     const marks = last > first ? ticks(first, last, stepOf(first, last, (right - MARGIN.left) / 55, rounds)) : [last];

@@ -26,7 +26,7 @@ const CHARTS = [
     series: [{ key: "importance_weight", name: "mean", class: "own" }],
   },
   {
-    title: "Divergence of the peers", format: number, tick: number, log: true,
+    title: "Divergence of the peers", format: number, log: true,
     series: [{ key: "peer_divergence", name: "mean", class: "peers" }],
   },
   {
