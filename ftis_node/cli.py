@@ -31,6 +31,7 @@ from ftis_node.cli_options import (
     RunIdOption,
     RunOption,
     SetOption,
+    StatusAddressOption,
 )
 
 app = typer.Typer(
@@ -74,6 +75,7 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
         no_dht: NoDhtOption = False,
         config: ConfigOption = None,
         listen: ListenOption = None,
+        status_address: StatusAddressOption = None,
         set_: SetOption = None,
         log_level: LogLevelOption = "info",
         log_format: LogFormatOption = "text",
@@ -95,6 +97,7 @@ def _add_node_command(name: str, text: str, *, trains: bool) -> None:
             dht=not no_dht,
             config_file=config,
             listen=listen,
+            status_address=status_address,
             overrides=tuple(set_ or ()),
             log=log_settings(log_level, log_format),
             until_stdin_closes=until_stdin_closes,

@@ -37,6 +37,9 @@ DataOption = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="node.toml; default: the one in --home.")]
 ListenOption = Annotated[str | None, typer.Option("--listen", help="host:port to listen on.")]
+StatusAddressOption = Annotated[
+    str | None, typer.Option("--status-address", help="host:port of the status page and /metrics, or off.")
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of node.toml.")
 ]

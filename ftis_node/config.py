@@ -23,6 +23,7 @@ AdvantageNorm = Literal["std", "none"]
 CrossTokenizer = Literal["all", "positives", "off"]
 
 DEFAULT_K3_THRESHOLD = 50.0
+DEFAULT_STATUS_ADDRESS = "127.0.0.1:9477"
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -229,6 +230,29 @@ class DataConfig(Section):
     )
 
 
+class StatusConfig(Section):
+    """The page that shows what the node does. Whoever can reach it can read it."""
+
+    address: str = Field(
+        default=DEFAULT_STATUS_ADDRESS,
+        min_length=1,
+        description="host:port of the status page and of /metrics, or off; the default port moves if it is taken",
+    )
+
+
+class TrackingConfig(Section):
+    """Where every round is reported to as well, by a process of its own that can't hold a round up."""
+
+    tensorboard: str = Field(
+        default="off",
+        min_length=1,
+        description="folder for TensorBoard (extra: tensorboard), or off; a relative one lies in the home",
+    )
+    wandb: str = Field(
+        default="off", pattern=r"^[A-Za-z0-9_.-]{1,128}$", description="W&B project (extra: wandb), or off"
+    )
+
+
 class CeilingsConfig(Section):
     """The most that a fetched manifest may ask of this machine."""
 
@@ -248,6 +272,8 @@ class NodeConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     caps: CapsConfig = CapsConfig()
     network: NetworkConfig = NetworkConfig()
+    status: StatusConfig = StatusConfig()
+    tracking: TrackingConfig = TrackingConfig()
     ceilings: CeilingsConfig = CeilingsConfig()
     data: DataConfig = DataConfig()
 

@@ -8,11 +8,13 @@ stop    finish the current write, say goodbye, end the learner; a second signal 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
 import signal
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from ftis_node.identity import Identity, load_or_create_identity, lock_home
 from ftis_node.log import LogSettings
 from ftis_node.manifest import Run, check_ceilings, load_run, parse_run
 from ftis_node.network_half import NetworkHalf, Party
+from ftis_node.onlookers import Trackers, open_page
 from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
@@ -95,15 +98,23 @@ class _Node:
         self._peers = [parse_address(text, source="--peers") for text in config.network.peers]
         self._stop = asyncio.Event()
         self._learner: LearnerProcess | None = None
+        self._trackers = Trackers(options.home, config.tracking, options.log)
 
     async def main(self) -> int:
         self._install_signals()
         await self._database(self._store.peers.all_disconnected)
         await self._database(self._store.put, "peer_id", self._identity.peer_id)
-        run = await self._settle_run()
-        if run is None:
-            return 0
-        return await self._serve(run)
+        page = open_page(self._options.home, self._config.status, self._learner_pid)
+        try:
+            await self._database(self._store.put_state, "status_page", page.url if page is not None else "")
+            run = await self._settle_run()
+            return 0 if run is None else await self._serve(run)
+        finally:
+            if page is not None:
+                await asyncio.to_thread(page.stop)
+
+    def _learner_pid(self) -> int | None:
+        return None if self._learner is None else self._learner.pid
 
     def _install_signals(self) -> None:
         asked_at = 0.0
@@ -215,6 +226,7 @@ class _Node:
                 half.put_of_this_process,
             )  # fmt: skip
             learner = asyncio.create_task(self._learner.run())
+            self._trackers.start()
             if not self._peers:
                 log.info("no peers given: training alone until one dials in")
         else:
@@ -246,22 +258,23 @@ class _Node:
     async def _shut_down(
         self, half: NetworkHalf, learner: asyncio.Task[int] | None, network: asyncio.Task[None]
     ) -> None:
-        self._database.give_up_waiting()
         if self._learner is not None:
-            await half.put_of_this_process("network", "stopping: the learner finishes what it is at", STOP_SECONDS)
+            await self._say_stopping(half)
             await self._learner.stop()
+        await self._trackers.stop()
         await half.say_goodbye()
         tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [network, *([learner] if learner is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        try:
+        with _without_storage("stopped without a last word in the store"):
             await half.stop()
-        except sqlite3.Error as error:
-            if (fault := storage_fault(error)) is None:
-                raise
-            log.warning("stopped without a last word in the store, which can't be written: %s", fault)
         log.info("stopped")
+
+    async def _say_stopping(self, half: NetworkHalf) -> None:
+        self._database.give_up_waiting()
+        with _without_storage("stopping"):
+            await half.put_of_this_process("network", "stopping: the learner finishes what it is at", STOP_SECONDS)
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, but not past a stop."""
@@ -269,3 +282,14 @@ class _Node:
             await asyncio.wait_for(self._stop.wait(), seconds)
         except TimeoutError:
             return
+
+
+@contextlib.contextmanager
+def _without_storage(what: str) -> Iterator[None]:
+    """A stop goes on when the home can't be written."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if (fault := storage_fault(error)) is None:
+            raise
+        log.warning("%s; the store can't be written: %s", what, fault)

@@ -49,6 +49,12 @@ class LearnerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
 
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now, if one does."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
     async def run(self) -> int:
         """Until the learner has finished its rounds (0) or can't work at all (2); else for ever."""
         backoff = FIRST_BACKOFF_SECONDS

@@ -18,6 +18,8 @@ from ftis_node.errors import ConfigError
         ("ftis.method=ppo", "ftis.method = 'ppo'"),
         ("lora.rank=true", "lora.rank = True"),
         ("model.device=tpu", "model.device = 'tpu'"),
+        ("tracking.wandb=../up", "tracking.wandb = '../up'"),
+        ("status.adress=off", "unknown key 'status.adress': did you mean 'address'?"),
         ("seed=1", "must look like section.key=value"),
         ("training.seed", "must look like section.key=value"),
     ],
@@ -47,6 +49,7 @@ def test_vis_takes_one_epoch() -> None:
         ("ftis.truncation=inf", 'lora.targets=["q_proj"]', "training.seed=3", "lora.rank=8"),
         ("ftis.kl_estimator=k1_sum", "ftis.kl_threshold=3.5", 'model.name="with \\"quotes\\""'),
         ('data.files={ gsm8k = "/a b.jsonl", "gsm8k:test" = "/c.jsonl" }',),
+        ("status.address=off", "tracking.tensorboard=~/runs", "tracking.wandb=my-swarm"),
         ('network.peers=["a:1", "[::1]:2"]', "training.learning_rate=1e-5"),
     ],
 )

@@ -36,6 +36,7 @@ class JoinOptions:
     run_id: str | None = None
     config_file: Path | None = None
     listen: str | None = None
+    status_address: str | None = None
     overrides: tuple[str, ...] = ()
     log: LogSettings = field(default_factory=LogSettings)
     until_stdin_closes: bool = False
@@ -96,6 +97,7 @@ def read_config(options: JoinOptions) -> NodeConfig:
         ("model.dtype", options.dtype),
         ("model.device", options.device),
         ("network.listen", options.listen),
+        ("status.address", options.status_address),
     ):
         if value is not None:
             overrides.append(f"{key}={_quoted(value)}")

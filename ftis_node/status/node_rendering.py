@@ -61,6 +61,7 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
         *([("memory", status.memory)] if status.memory else []),
         ("swarm", reach(status)),
         ("DHT", status.dht),
+        *([("page", status.status_page)] if status.status_page else []),
     ]
     last = status.last_round
     if last is not None:

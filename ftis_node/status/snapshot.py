@@ -106,6 +106,7 @@ class NodeStatus(_Part):
     version: str = Field(max_length=40)
     peer_id: str = Field(max_length=64)
     listening: str | None = Field(max_length=300)
+    status_page: str | None = Field(default=None, max_length=300)
     run_id: str | None = Field(max_length=64)
     run_name: str | None = Field(max_length=64)
     daemon_running: bool
@@ -157,6 +158,7 @@ def read_status(home: Path) -> NodeStatus:
         daemon = daemon_of(home)
         twin = decode_state(store.network_state("twin"), daemon)
         listening = decode_state(store.network_state("listening"), daemon)
+        page = decode_state(store.network_state("status_page"), daemon)
         network = decode_state(store.network_state("network"), daemon) or ProcessState("")
         dht = decode_state(store.network_state("dht"), daemon) or ProcessState("off")
         learner = decode_state(store.network_state("learner"), daemon)
@@ -178,6 +180,7 @@ def read_status(home: Path) -> NodeStatus:
             version=__version__,
             peer_id=(store.network_state("peer_id") or b"").hex(),
             listening=None if listening is None else listening.text,
+            status_page=None if page is None else page.text or None,
             run_id=run_id,
             run_name=run_name,
             daemon_running=daemon is not None,

@@ -103,6 +103,16 @@ class PeerTables:
                     for t in traffic
                 ],
             )
+            self._add_to_total("bytes_in", sum(t.bytes_in for t in traffic))
+            self._add_to_total("bytes_out", sum(t.bytes_out for t in traffic))
+
+    def _add_to_total(self, key: str, count: int) -> None:
+        """Sums that outlive the peers: one that is forgotten doesn't take its bytes back."""
+        self._db.execute(
+            "INSERT INTO network_state VALUES (?1, CAST(?2 AS BLOB)) ON CONFLICT (key) DO UPDATE"
+            " SET value = CAST(CAST(CAST(value AS TEXT) AS INTEGER) + ?2 AS BLOB)",
+            (key, count),
+        )
 
     def twin(self, peer: PeerId) -> None:
         """There is proof that two daemons run with this peer's identity."""
@@ -200,7 +210,7 @@ class PeerTables:
             self._db.execute(
                 "UPDATE peers SET banned_until_ms = max(banned_until_ms, ?), ban_reason = ?,"
                 " ban_proof = coalesce(?, ban_proof) WHERE peer = ?",
-                (until_ms, reason, proof, peer),
+                (until_ms, reason[:100], proof, peer),
             )
 
     def banned(self, peer: PeerId) -> tuple[int, str] | None:

@@ -74,6 +74,21 @@ class RejectionRow:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkSums:
+    """Over all peers that the store knows, also beyond those that ``peers`` lists.
+
+    Bytes are ``None`` until some have passed.
+    """
+
+    connected: int
+    known: int
+    banned: int
+    bytes_in: int | None
+    bytes_out: int | None
+    rejected: dict[str, int]
+
+
 class StoreReader:
     """Read-only view of one home's store, to be used as a context manager.
 
@@ -121,6 +136,13 @@ class StoreReader:
         """The newest reports with the time (ms) of each, oldest first."""
         rows = self._db.execute("SELECT report, at_ms FROM rounds ORDER BY round DESC LIMIT ?", (count,)).fetchall()
         return [(RoundReport.model_validate_json(row[0]), int(row[1])) for row in reversed(rows)]
+
+    def rounds_after(self, after: int, limit: int) -> list[tuple[RoundReport, int]]:
+        """The oldest reports after a round with the time (ms) of each, oldest first."""
+        rows = self._db.execute(
+            "SELECT report, at_ms FROM rounds WHERE round > ? ORDER BY round LIMIT ?", (after, limit)
+        ).fetchall()
+        return [(RoundReport.model_validate_json(row[0]), int(row[1])) for row in rows]
 
     def round_times(self, count: int) -> list[tuple[int, int]]:
         """Number and time (ms) of the newest rounds, oldest first."""
@@ -187,6 +209,24 @@ class StoreReader:
             "SELECT peer, reason, blame, count, detail FROM rejections ORDER BY count DESC LIMIT 500"
         ).fetchall()
         return [RejectionRow(bytes(r[0]), *r[1:]) for r in rows]
+
+    def network_sums(self, at_ms: int) -> NetworkSums:
+        """Peers by state at that time, bytes and rejections since this home began to count them."""
+        connected, known, banned = self._db.execute(
+            "SELECT coalesce(sum(connected), 0), count(*), coalesce(sum(banned_until_ms > ?), 0) FROM peers", (at_ms,)
+        ).fetchone()
+        bytes_in, bytes_out = (self.network_state(key) for key in ("bytes_in", "bytes_out"))
+        return NetworkSums(
+            connected=int(connected),
+            known=int(known),
+            banned=int(banned),
+            bytes_in=None if bytes_in is None else int(bytes_in),
+            bytes_out=None if bytes_out is None else int(bytes_out),
+            rejected={
+                str(row[0]): int(row[1])
+                for row in self._db.execute("SELECT reason, sum(count) FROM rejections GROUP BY reason LIMIT 200")
+            },
+        )
 
     def inbox_states(self) -> dict[str, int]:
         """Groups of peers by state: ready, used, rejected, expired, quarantined."""
