@@ -47,7 +47,8 @@ def test_every_page_is_in_the_index() -> None:
 
 def test_commands_are_found_where_they_stand() -> None:
     text = (
-        "first$ ftis-node join --peers 'a:1,b:2' \\\n    --model builtin:small   # a comment\noutput of ftis-node join\n"
+        "first$ ftis-node join --peers 'a:1,b:2' \\\n    --model builtin:small   # a comment\n"
+        "output of ftis-node join\n"
         "$ until ftis-node health; do sleep 1; done && .venv/bin/ftis-node version >out\n"
         "$ docker compose exec small ftis-node health --json | less\n"
         "$ runuser -u ftis-node -- /opt/bin/ftis-node version\n$ systemctl start ftis-node -x\n"
@@ -109,7 +110,8 @@ def run(command: list[str], block: Block, folder: Path, environment: dict[str, s
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    assert process.returncode == 0, f"{block.where} ended with {process.returncode}:\n{output[-3000:]}"
+    logs = "".join(f"\n{file.name}:\n{file.read_text()[-3000:]}" for file in sorted(folder.glob("*.log")))
+    assert process.returncode == 0, f"{block.where} ended with {process.returncode}:\n{output[-3000:]}{logs}"
 
 
 # --- configuration ------------------------------------------------------------------------------
