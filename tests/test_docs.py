@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -100,16 +101,14 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 def run(command: list[str], block: Block, folder: Path, environment: dict[str, str], text: str = "") -> None:
     """In a process group of its own, of which nothing is left afterwards."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(text, timeout=RUN_SECONDS)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    ) as process:  # fmt: skip
+        watchdog = threading.Timer(RUN_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+        watchdog.start()
+        output, _ = process.communicate(text)
+        watchdog.cancel()
     logs = "".join(f"\n{file.name}:\n{file.read_text()[-3000:]}" for file in sorted(folder.glob("*.log")))
     assert process.returncode == 0, f"{block.where} ended with {process.returncode}:\n{output[-3000:]}{logs}"
 
