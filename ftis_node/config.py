@@ -43,7 +43,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", ser_json_inf_nan="constants"))
 class FtisConfig:
-    """The objective (design: F-TIS, arXiv 2605.22537).
+    """The objective (F-TIS, arXiv 2605.22537).
 
     ``kl_threshold`` is the largest divergence at which a sequence with a negative advantage still
     contributes. Its default, 50, is calibrated for the ``k3`` estimator only: any other estimator
@@ -114,7 +114,7 @@ class LoraConfig(Section):
 
 
 class TrainingConfig(Section):
-    """The optimizer and what one step consumes (design section 2, steps 9 and 10)."""
+    """The optimizer and what one step consumes."""
 
     groups_per_step: int = Field(default=24, ge=1, le=4096, description="groups that one optimizer step consumes")
     min_own_share: float = Field(

@@ -33,18 +33,18 @@ Parameter = Scalar | Annotated[tuple[Scalar, ...], Field(max_length=64)]
 class TaskSpec(Section):
     """One task: its name, its parameters, and the size and hash of the data they give."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9:_.-]{0,63}$")
-    parameters: dict[str, Parameter] = Field(default_factory=dict, max_length=32)
-    size: int = Field(ge=1, le=10**12)
-    data_hash: str = Field(pattern=r"^[0-9a-f]{64}$")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9:_.-]{0,63}$", description="as in `ftis-node init --task`")
+    parameters: dict[str, Parameter] = Field(default_factory=dict, max_length=32, description="the task's own")
+    size: int = Field(ge=1, le=10**12, description="items; checked against this machine's copy")
+    data_hash: str = Field(pattern=r"^[0-9a-f]{64}$", description="of all items; checked likewise")
 
 
 class SamplingSpec(Section):
     """The distribution that everybody samples from; ``top_k = 0`` and ``top_p = 1.0`` are off."""
 
-    temperature: float = Field(default=1.0, gt=0.01, le=100)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0, le=10**6)
+    temperature: float = Field(default=1.0, gt=0.01, le=100, description="divides the logits, also in training")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="share of probability to sample from; 1.0 is off")
+    top_k: int = Field(default=0, ge=0, le=10**6, description="most likely tokens to sample from; 0 is off")
 
     @property
     def untruncated(self) -> bool:
@@ -58,8 +58,8 @@ class SamplingSpec(Section):
 class GroupSizeRange(Section):
     """Smallest and largest group, so that weak machines can take part."""
 
-    smallest: int = Field(ge=2, le=MAX_GROUP_SIZE)
-    largest: int = Field(ge=2, le=MAX_GROUP_SIZE)
+    smallest: int = Field(ge=2, le=MAX_GROUP_SIZE, description="fewest completions of a prompt")
+    largest: int = Field(ge=2, le=MAX_GROUP_SIZE, description="most completions of a prompt; what a node samples")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -71,17 +71,21 @@ class GroupSizeRange(Section):
 class LimitsSpec(Section):
     """Limits in local tokens of the author, and on how long a batch lives."""
 
-    prompt_tokens: int = Field(default=1024, ge=1, le=1_000_000)
-    completion_tokens: int = Field(default=1024, ge=1, le=1_000_000)
-    max_age_seconds: float = Field(default=1800, ge=1, le=7 * 86_400)
-    clock_skew_seconds: float = Field(default=30, ge=0, le=3600)
+    prompt_tokens: int = Field(default=1024, ge=1, le=1_000_000, description="longest prompt")
+    completion_tokens: int = Field(default=1024, ge=1, le=1_000_000, description="longest completion")
+    max_age_seconds: float = Field(
+        default=1800, ge=1, le=7 * 86_400, description="how long a batch may be used and passed on after it was made"
+    )
+    clock_skew_seconds: float = Field(
+        default=30, ge=0, le=3600, description="how far a batch may be from the future, and beyond its age"
+    )
 
 
 class AssignmentSpec(Section):
     """Prompts are assigned by hash: ``quota`` slots per peer in every window."""
 
-    window_seconds: int = Field(default=600, ge=1, le=7 * 86_400)
-    quota: int = Field(default=4096, ge=1, le=10**6)
+    window_seconds: int = Field(default=600, ge=1, le=7 * 86_400, description="length of a window")
+    quota: int = Field(default=4096, ge=1, le=10**6, description="prompts that a node may use in a window")
 
 
 class PeerList(Section):
@@ -124,14 +128,14 @@ Membership = Annotated[
 class RunManifest(Section):
     """The parsed ``run.toml``."""
 
-    version: Literal[1] = 1
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}$")
+    version: Literal[1] = Field(default=1, description="of this format")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}$", description="for people")
     tasks: tuple[TaskSpec, ...] = Field(min_length=1, max_length=32)
     group_size: GroupSizeRange = GroupSizeRange(smallest=8, largest=8)
     sampling: SamplingSpec = SamplingSpec()
     limits: LimitsSpec = LimitsSpec()
     assignment: AssignmentSpec = AssignmentSpec()
-    membership: Membership = "open"
+    membership: Membership = Field(default="open", description="who may take part")
 
     @field_validator("group_size", mode="before")
     @classmethod
