@@ -258,8 +258,8 @@ class _Node:
     async def _shut_down(
         self, half: NetworkHalf, learner: asyncio.Task[int] | None, network: asyncio.Task[None]
     ) -> None:
+        await self._say_stopping(half)
         if self._learner is not None:
-            await self._say_stopping(half)
             await self._learner.stop()
         await self._trackers.stop()
         await half.say_goodbye()
@@ -274,7 +274,8 @@ class _Node:
     async def _say_stopping(self, half: NetworkHalf) -> None:
         self._database.give_up_waiting()
         with _without_storage("stopping"):
-            await half.put_of_this_process("network", "stopping: the learner finishes what it is at", STOP_SECONDS)
+            text = "stopping" if self._learner is None else "stopping: the learner finishes what it is at"
+            await half.put_of_this_process("network", text, STOP_SECONDS)
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, but not past a stop."""

@@ -14,6 +14,7 @@ import pytest
 
 from ftis_node.config import TrackingConfig
 from ftis_node.errors import ConfigError
+from ftis_node.log import LogSettings
 from ftis_node.onlookers import Trackers
 from ftis_node.store.reports import Totals
 from ftis_node.tracking.series import point_of
@@ -128,5 +129,5 @@ def test_a_tracker_that_fails_is_started_again_and_again_and_training_goes_on(tm
 def test_a_tracker_whose_package_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("ftis_node.tracking.process.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"install ftis-node\[wandb\], or set it to off"):
-        Trackers(tmp_path, TrackingConfig(wandb="swarm"), "info")
-    Trackers(tmp_path, TrackingConfig(), "info")
+        Trackers(tmp_path, TrackingConfig(wandb="swarm"), LogSettings())
+    Trackers(tmp_path, TrackingConfig(), LogSettings())
