@@ -42,7 +42,8 @@ from ftis_node.round import (
     training_group,
 )
 from ftis_node.round_report import RoundClock, build_report, count_by_author, describe
-from ftis_node.store.learner import LearnerStore, ReadyGroup
+from ftis_node.store.inbox import ReadyGroup
+from ftis_node.store.learner import LearnerStore
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
 from ftis_node.training.collate import TrainingGroup
@@ -94,7 +95,7 @@ class Learner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None or not issubclass(kind, Exception):  # a stop, not a crash: no batch is to blame
-            self._store.release_unfinished()
+            self._store.inbox.release_unfinished()
         self._store.close()
 
     def run(self) -> None:
@@ -138,7 +139,7 @@ class Learner:
     # --- start ------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        for name in self._store.quarantine_repeated():
+        for name in self._store.inbox.quarantine_repeated():
             log.error(
                 "batch %s is quarantined: the learner ended twice while it worked on it",
                 short_id(name),
@@ -244,7 +245,7 @@ class Learner:
     # --- the step ---------------------------------------------------------------------------
 
     def _train(self, own: list[TrainingGroup], chosen: list[ReadyGroup], clock: RoundClock) -> RoundReport:
-        self._store.claim([group.name for group in chosen])
+        self._store.inbox.claim([group.name for group in chosen])
         peers = self._peer_groups.load(chosen)
         self._activity(f"training on {len(own)} own and {len(peers)} peers' groups")
         trainer = self._party.trainer

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from ftis_node.config import CeilingsConfig, Section, parse_section
+from ftis_node.config import CeilingsConfig
 from ftis_node.errors import ConfigError
+from ftis_node.sections import Section, parse_section
 from ftis_node.types import PeerId, RunId, SamplingParams
 
 MAX_MANIFEST_BYTES = 64 * 1024

@@ -12,7 +12,8 @@ from ftis_node.inbox.selection import Candidate, Source, attainable, plenty, sel
 from ftis_node.inbox.verify import Rejected
 from ftis_node.round import Party, check, training_group
 from ftis_node.round_report import RoundClock
-from ftis_node.store.learner import GroupVerdict, LearnerStore, ReadyGroup, ReceivedRow, SourceRow
+from ftis_node.store.inbox import GroupVerdict, ReadyGroup, ReceivedRow, SourceRow
+from ftis_node.store.learner import LearnerStore
 from ftis_node.training.collate import TrainingGroup
 from ftis_node.types import BatchName, RolloutPayload
 from ftis_node.wire.codec import decode_batch, decode_header, decode_payload
@@ -70,7 +71,7 @@ class PeerGroups:
         """How many groups peers can give to this step under the caps, judged by who was heard from lately."""
         training = self._config.training
         since_ms = now_ms() - int(training.collect_timeout * 1000)
-        rows = self._store.sources(since_ms)
+        rows = self._store.inbox.sources(since_ms)
         if self._round == 1 and len(rows) < training.start_peers:
             return wanted
         if not self._store.connected_peers():
@@ -83,17 +84,17 @@ class PeerGroups:
         """Whether batches without a verdict could add to what is chosen, under the caps."""
         if chosen >= wanted:
             return False
-        imagined = plenty([_source(row) for row in self._store.unchecked_sources()], wanted)
+        imagined = plenty([_source(row) for row in self._store.inbox.unchecked_sources()], wanted)
         return bool(imagined) and len(self._select([*self._candidates(), *imagined], wanted)) > chosen
 
     def _check_some(self, clock: RoundClock) -> None:
         """Give the newest batches without a verdict theirs."""
         with clock.phase("scoring"):
-            for row in self._store.unchecked(CHECKS_AT_ONCE):
+            for row in self._store.inbox.unchecked(CHECKS_AT_ONCE):
                 self._check_batch(row, clock)
 
     def _check_batch(self, row: ReceivedRow, clock: RoundClock) -> None:
-        self._store.claim([row.name])
+        self._store.inbox.claim([row.name])
         payload, window, created_at_ms = self._open(row.data)
         verdicts = []
         for index, group in enumerate(payload.groups):
@@ -109,7 +110,7 @@ class PeerGroups:
                 clock.received_sequences += len(group.completions)
                 verdict = GroupVerdict(index, len(group.completions), "accepted")
             verdicts.append(verdict)
-        self._store.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
+        self._store.inbox.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
 
     def _held_out(self, task: str, index: int) -> bool:
         return self._party.held_out.contains(task, self._party.tasks[task].size, index)
@@ -131,7 +132,7 @@ class PeerGroups:
 
     def _usable(self) -> dict[tuple[BatchName, int], ReadyGroup]:
         """Checked groups; of the batches that a crash made suspect, one at most."""
-        ready = self._store.ready(READY_LIMIT)
+        ready = self._store.inbox.ready(READY_LIMIT)
         suspect = next((group.name for group in ready if group.suspect), None)
         return {(g.name, g.group_index): g for g in ready if not g.suspect or g.name == suspect}
 
@@ -155,8 +156,8 @@ class PeerGroups:
 
     def _expire(self) -> None:
         oldest_ms = now_ms() - int(self._run.manifest.limits.max_age_seconds * 1000)
-        self._store.expire(oldest_live_ms=oldest_ms, oldest_round=self._round - self._config.caps.max_age_rounds)
-        live = {(group.name, group.group_index) for group in self._store.ready(READY_LIMIT)}
+        self._store.inbox.expire(oldest_live_ms=oldest_ms, oldest_round=self._round - self._config.caps.max_age_rounds)
+        live = {(group.name, group.group_index) for group in self._store.inbox.ready(READY_LIMIT)}
         self._checked = {key: checked for key, checked in self._checked.items() if key in live}
 
     def load(self, chosen: list[ReadyGroup]) -> list[tuple[ReadyGroup, TrainingGroup]]:
@@ -170,7 +171,7 @@ class PeerGroups:
 
     def _check_again(self, ready: ReadyGroup) -> CheckedGroup | None:
         """After a restart the rewards of groups checked before are worked out anew."""
-        data = self._store.load(ready.name)
+        data = self._store.inbox.load(ready.name)
         if data is None:
             return None
         payload, window, _ = self._open(data)

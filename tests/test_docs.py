@@ -14,9 +14,10 @@ import pytest
 import typer
 
 from ftis_node.cli import app
-from ftis_node.config import NodeConfig, load_node_config, parse_section
+from ftis_node.config import NodeConfig, load_node_config
 from ftis_node.inbox.verify import RejectReason
 from ftis_node.manifest import RunManifest, parse_run
+from ftis_node.sections import parse_section
 from ftis_node.training.alignment import Unaligned
 from tests.documents import PAGES, ROOT, Block, blocks, commands, fixed_part, one_gap, prose, quotes, templates
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftis_node.config import ModelConfig, Section, parse_section
+from ftis_node.config import ModelConfig
 from ftis_node.errors import ConfigError
 from ftis_node.manifest import Parameter
+from ftis_node.sections import Section, parse_section
 
 FILE_PREFIX = "jsonl:"
 

@@ -13,7 +13,8 @@ from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store import schema
 from ftis_node.store.authors import AuthorRound
-from ftis_node.store.learner import GroupVerdict, LearnerStore, ReceivedRow
+from ftis_node.store.inbox import GroupVerdict, ReceivedRow
+from ftis_node.store.learner import LearnerStore
 from ftis_node.store.network import NetworkStore, ReceivedBatch
 from ftis_node.store.reader import StoreReader
 from ftis_node.store.reports import RoundReport
@@ -49,9 +50,9 @@ def row_of(item: ReceivedBatch) -> ReceivedRow:
 
 
 def check_all(store: LearnerStore, item: ReceivedBatch, round_number: int = 1) -> None:
-    store.claim([item.name])
+    store.inbox.claim([item.name])
     verdicts = [GroupVerdict(index, 2, "accepted") for index in range(len(item.slots))]
-    store.record_check(row_of(item), verdicts, round_number=round_number, created_at_ms=item.created_at_ms)
+    store.inbox.record_check(row_of(item), verdicts, round_number=round_number, created_at_ms=item.created_at_ms)
 
 
 def report(round_number: int) -> RoundReport:
@@ -151,24 +152,24 @@ def test_the_store_has_a_size(sides) -> None:
 def test_a_group_is_ready_then_used_once(sides) -> None:
     network, learner = sides
     accept(network, batch(1))
-    assert [row.name for row in learner.unchecked(10)] == [batch(1).name]
+    assert [row.name for row in learner.inbox.unchecked(10)] == [batch(1).name]
     check_all(learner, batch(1))
-    assert learner.unchecked(10) == []
-    first, second = learner.ready(10)
+    assert learner.inbox.unchecked(10) == []
+    first, second = learner.inbox.ready(10)
     assert (first.author, first.delivered_by, first.author_groups, first.suspect) == (ALICE, BOB, 2, False)
     learner.finish_round(2, [(first.name, first.group_index)], report(2), [], forget_before_ms=0)
-    assert learner.ready(10) == [second]
+    assert learner.inbox.ready(10) == [second]
 
 
 def test_a_rewind_frees_what_was_used_after_the_checkpoint(sides) -> None:
     network, learner = sides
     accept(network, batch(1))
     check_all(learner, batch(1))
-    first, second = learner.ready(10)
+    first, second = learner.inbox.ready(10)
     learner.finish_round(2, [(first.name, first.group_index)], report(2), [], forget_before_ms=0)
     learner.finish_round(3, [(second.name, second.group_index)], report(3), [], forget_before_ms=0)
     assert learner.rewind(2) == 1
-    assert learner.ready(10) == [second]
+    assert learner.inbox.ready(10) == [second]
     last = learner.last_report()
     assert last is not None
     assert last.round == 2
@@ -178,20 +179,20 @@ def test_a_used_group_stays_known_as_long_as_its_batch_is_held(sides) -> None:
     network, learner = sides
     accept(network, batch(1))
     check_all(learner, batch(1))
-    used = [(group.name, group.group_index) for group in learner.ready(10)]
+    used = [(group.name, group.group_index) for group in learner.inbox.ready(10)]
     learner.finish_round(2, used, report(2), [], forget_before_ms=FAR)
-    assert learner.unchecked(10) == []  # forgotten too early, it would be trained on again
+    assert learner.inbox.unchecked(10) == []  # forgotten too early, it would be trained on again
 
 
 def test_a_batch_that_crashes_the_learner_twice_is_quarantined(sides) -> None:
     network, learner = sides
     accept(network, batch(1))
     for _ in range(2):  # two starts, each ending in a crash during the check
-        assert learner.quarantine_repeated() == []
-        learner.claim([batch(1).name])
-    assert learner.quarantine_repeated() == [batch(1).name]
-    assert learner.unchecked(10) == []
-    assert learner.ready(10) == []
+        assert learner.inbox.quarantine_repeated() == []
+        learner.inbox.claim([batch(1).name])
+    assert learner.inbox.quarantine_repeated() == [batch(1).name]
+    assert learner.inbox.unchecked(10) == []
+    assert learner.inbox.ready(10) == []
     verdicts = network.fold_verdicts(10)
     assert [verdict.reason for verdict in verdicts] == ["quarantined", "quarantined"]
     assert network.fold_verdicts(10) == []
@@ -201,26 +202,26 @@ def test_a_crash_in_training_makes_a_batch_suspect_and_a_clean_stop_does_not(sid
     network, learner = sides
     accept(network, batch(1))
     check_all(learner, batch(1))
-    learner.claim([batch(1).name])
-    learner.release_unfinished()
-    assert not any(group.suspect for group in learner.ready(10))
-    learner.claim([batch(1).name])
-    learner.quarantine_repeated()  # the next start, after a crash
-    assert all(group.suspect for group in learner.ready(10))
-    learner.claim([batch(1).name])
-    learner.release_unfinished()  # a clean stop takes back its own claim only
-    assert all(group.suspect for group in learner.ready(10))
+    learner.inbox.claim([batch(1).name])
+    learner.inbox.release_unfinished()
+    assert not any(group.suspect for group in learner.inbox.ready(10))
+    learner.inbox.claim([batch(1).name])
+    learner.inbox.quarantine_repeated()  # the next start, after a crash
+    assert all(group.suspect for group in learner.inbox.ready(10))
+    learner.inbox.claim([batch(1).name])
+    learner.inbox.release_unfinished()  # a clean stop takes back its own claim only
+    assert all(group.suspect for group in learner.inbox.ready(10))
     learner.finish_round(2, [(batch(1).name, 0)], report(2), [], forget_before_ms=0)
-    assert not any(group.suspect for group in learner.ready(10))
+    assert not any(group.suspect for group in learner.inbox.ready(10))
 
 
 def test_ready_groups_expire_by_time_and_by_rounds(sides) -> None:
     network, learner = sides
     accept(network, batch(1))
     check_all(learner, batch(1), round_number=3)
-    assert learner.expire(oldest_live_ms=0, oldest_round=3) == 0
-    assert learner.expire(oldest_live_ms=0, oldest_round=4) == 2
-    assert learner.ready(10) == []
+    assert learner.inbox.expire(oldest_live_ms=0, oldest_round=3) == 0
+    assert learner.inbox.expire(oldest_live_ms=0, oldest_round=4) == 2
+    assert learner.inbox.ready(10) == []
 
 
 def test_slots_go_on_where_the_outbox_ends(sides) -> None:
@@ -243,9 +244,9 @@ def test_sources_of_what_is_not_checked_yet(sides) -> None:
     network, learner = sides
     accept(network, batch(1, author=ALICE))
     accept(network, batch(2, author=BOB))
-    assert {row.author for row in learner.unchecked_sources()} == {ALICE, BOB}
+    assert {row.author for row in learner.inbox.unchecked_sources()} == {ALICE, BOB}
     check_all(learner, batch(1, author=ALICE))
-    (left,) = learner.unchecked_sources()
+    (left,) = learner.inbox.unchecked_sources()
     assert (left.author, left.delivered_by, left.author_groups) == (BOB, BOB, 0)
 
 
