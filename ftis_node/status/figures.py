@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftis_node.status.document import NodeHealth
-from ftis_node.status.judgement import Level, judge
+from ftis_node.status.judgement import Level
 from ftis_node.status.processes import ProcessFigures, process_figures
 from ftis_node.status.snapshot import NodeStatus, read_status
+from ftis_node.status.summary import Answer, health_document, level_of
+from ftis_node.status.swarm_view import NodeView
 from ftis_node.store.reader import NetworkSums, StoreReader
 from ftis_node.store.schema import STORE_FILE
 
@@ -21,7 +22,7 @@ LearnerPid = Callable[[], int | None]
 class Figures:
     """What the page, ``/metrics`` and ``/healthz`` are made of. ``processes`` holds ``network`` and ``learner``."""
 
-    health: NodeHealth
+    health: NodeView
     level: Level
     status: NodeStatus
     sums: NetworkSums
@@ -32,7 +33,8 @@ class Figures:
 def look(home: Path, learner_pid: LearnerPid) -> Figures:
     """Read all of it, in some milliseconds; for a thread beside the event loop. Raises StoreError."""
     status = read_status(home)
-    judgement = judge(status)
+    answer = Answer(status.status_page or "this node", True, status.peer_id or None, status)
+    document = health_document([answer], asked_at_ms=status.at_ms, bounds=None)
     with StoreReader(home) as store:
         sums = store.network_sums(status.at_ms)
     learner = learner_pid()
@@ -41,8 +43,8 @@ def look(home: Path, learner_pid: LearnerPid) -> Figures:
         "learner": None if learner is None else process_figures(learner),
     }
     return Figures(
-        health=NodeHealth.of(status.status_page or "this node", status, judgement),
-        level=judgement.level,
+        health=document.nodes[0],
+        level=level_of(document),
         status=status,
         sums=sums,
         processes={name: figures for name, figures in found.items() if figures is not None},

@@ -42,6 +42,7 @@ class RoundSeries(_Part):
     scoring_seconds: Series = ()
     training_seconds: Series = ()
     waiting_seconds: Series = ()
+    measuring_seconds: Series = ()
     tokens_per_second: Series = ()
 
 
@@ -86,6 +87,7 @@ _AVERAGED: dict[str, Callable[[RoundReport], float | None]] = {
     "scoring_seconds": lambda report: report.seconds.scoring,
     "training_seconds": lambda report: report.seconds.training,
     "waiting_seconds": lambda report: report.seconds.waiting,
+    "measuring_seconds": lambda report: report.seconds.measuring,
     "tokens_per_second": lambda report: report.tokens_per_second,
 }
 

@@ -16,12 +16,12 @@ import pytest
 from ftis_node.identity import load_or_create_identity
 from ftis_node.status import server as status_server
 from ftis_node.status.app import host_allowed
-from ftis_node.status.document import NodeHealth
 from ftis_node.status.figures import Figures, look
 from ftis_node.status.history import History
 from ftis_node.status.judgement import judge
 from ftis_node.status.server import CONNECTIONS
 from ftis_node.status.snapshot import NodeStatus, read_status
+from ftis_node.status.swarm_view import NodeView
 from ftis_node.store.network import NetworkStore
 from ftis_node.store.peers import Traffic
 from ftis_node.store.schema import STORE_FILE
@@ -64,12 +64,12 @@ def node(home: Path) -> Iterator[Served]:
 def test_status_is_the_entry_of_health(node: Served, home: Path) -> None:
     answer = ask(node, "/status.json")
     assert answer.headers["content-type"] == "application/json"
-    shown = NodeHealth.model_validate_json(answer.body)
+    shown = NodeView.model_validate_json(answer.body)
     status = read_status(home)
-    expected = NodeHealth.of("this node", status, judge(status))
+    expected = judge(status)
     assert shown.status is not None
     assert shown.status.model_copy(update={"at_ms": status.at_ms}) == status
-    assert (shown.level, shown.reasons, shown.notes) == (expected.level, expected.reasons, expected.notes)
+    assert (shown.level, shown.reasons, shown.notes) == (expected.level.name.lower(), expected.reasons, expected.notes)
 
 
 def test_healthz_tells_level_and_reasons(node: Served) -> None:

@@ -124,7 +124,7 @@ def test_a_relay_shows_what_a_relay_has(tab: Tab, tmp_path: Path) -> None:
         show(tab, node.url)
         text = tab.text()
     assert "healthy" in text
-    assert "A relay: it passes batches on and trains nothing." in text
+    assert "Passing batches on (a relay has no learner)" in text
     assert "rounds" not in text
     assert "Sequences" not in text
 

@@ -19,7 +19,7 @@ from tests.status.nodes import OWN_ID, report_of
 def tracked(kind: str, target: str, home: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """A tracker's process as the network half starts it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "ftis_node.tracking", kind, target, str(home), "info"],
+        [sys.executable, "-m", "ftis_node.tracking", kind, target, str(home), "info", "text"],
         stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **env},
     )  # fmt: skip
     try:

@@ -35,6 +35,7 @@ const CHARTS = [
       { key: "generating_seconds", name: "generating", class: "own" },
       { key: "scoring_seconds", name: "scoring", class: "scoring" },
       { key: "training_seconds", name: "training", class: "training" },
+      { key: "measuring_seconds", name: "measuring", class: "measuring" },
       { key: "waiting_seconds", name: "waiting", class: "waiting" },
     ],
   },
@@ -68,17 +69,9 @@ let failingSince = null;
 
 // --- the state ---
 
-function activityText(status, elapsedMs) {
-  if (!status.daemon_running) return "stopped";
-  const where = status.round > 0 ? `Round ${count(status.round)}: ` : "";
-  let text = where + printable(status.activity);
-  if (status.activity_since_ms !== null) text += `, ${duration(status.at_ms - status.activity_since_ms + elapsedMs)}`;
-  if (status.activity_until_ms !== null) {
-    text += ` (at most ${duration(status.activity_until_ms - status.at_ms - elapsedMs)} more)`;
-  }
-  if (sections.isRelay(status)) text = "A relay: it passes batches on and trains nothing.";
-  if (status.learner === "finished") text = `All rounds are done; the node goes on serving its peers.`;
-  return text;
+function stateText(health) {
+  const { round } = health.status;
+  return (round > 0 ? `Round ${count(round)}: ` : "") + printable(health.state);
 }
 
 // What isn't known yet has no tile.
@@ -174,7 +167,7 @@ function tick() {
     at("level").className = "level unreachable";
     fill("level", ["no answer"]);
   }
-  if (latest !== null) fill("activity", [activityText(latest.health.status, failingSince === null ? now - latest.fetchedAt : 0)]);
+  if (latest !== null) fill("activity", [stateText(latest.health)]);
 }
 
 function failed(error) {
