@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ftis_node.commands.init import run_toml
@@ -35,6 +35,40 @@ SETS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a process held after the settling time; ``files`` and ``threads`` at the least and at the most."""
+
+    resident_mib: float
+    resident_slope_mib_per_minute: float
+    files_least: float
+    files_most: float
+    threads_least: float
+    threads_most: float
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """Of one node; its sizes are those of its store with all files beside it, and of its log."""
+
+    rounds: float
+    peers_sequences_trained: float
+    processes: dict[str, Held]
+    store_mib_at_settling: float
+    store_mib_most: float
+    log_kib: float
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class SoakReport:
+    minutes: float
+    settling_minutes: float
+    scrapes: int
+    slowest_scrape_seconds: float
+    nodes: dict[str, NodeReport]
+
+
 @dataclass
 class Samples:
     """Of one process; ``seconds`` since the start."""
@@ -48,14 +82,16 @@ class Samples:
         keep = [i for i, at in enumerate(self.seconds) if at >= begin]
         return Samples(*([values[i] for i in keep] for values in vars(self).values()))
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Held:
         slope = statistics.linear_regression(self.seconds, self.resident).slope
-        return {
-            "resident_mib": statistics.median(self.resident) / MIB,
-            "resident_slope_mib_per_minute": slope * 60 / MIB,
-            "files_least": min(self.files), "files_most": max(self.files),
-            "threads_least": min(self.threads), "threads_most": max(self.threads),
-        }  # fmt: skip
+        return Held(
+            resident_mib=statistics.median(self.resident) / MIB,
+            resident_slope_mib_per_minute=slope * 60 / MIB,
+            files_least=min(self.files),
+            files_most=max(self.files),
+            threads_least=min(self.threads),
+            threads_most=max(self.threads),
+        )
 
 
 class Node:
@@ -101,7 +137,7 @@ class Node:
         return self.process.wait(60)
 
 
-def soak(folder: Path, minutes: float, settling: float) -> dict[str, object]:
+def soak(folder: Path, minutes: float, settling: float) -> SoakReport:
     """Run the nodes and watch them."""
     run = folder / "run.toml"
     text = run_toml("soak").replace("group_size = 8", "group_size = 4")
@@ -121,7 +157,7 @@ def soak(folder: Path, minutes: float, settling: float) -> dict[str, object]:
                 node.process.kill()
 
 
-def _watch(nodes: list[Node], minutes: float, settling: float) -> dict[str, object]:
+def _watch(nodes: list[Node], minutes: float, settling: float) -> SoakReport:
     started, slowest, values = time.monotonic(), 0.0, [dict[str, float]() for _ in nodes]
     sizes: list[tuple[float, list[float]]] = []
     while (at := time.monotonic() - started) < minutes * 60:
@@ -132,31 +168,31 @@ def _watch(nodes: list[Node], minutes: float, settling: float) -> dict[str, obje
         sizes.append((at, [value["ftis_store_bytes"] for value in values]))
         time.sleep(max(0.0, SCRAPE_SECONDS - (time.monotonic() - started - at)))
     later = [size for at, size in sizes if at >= settling * 60]
-    return {
-        "minutes": minutes,
-        "settling_minutes": settling,
-        "scrapes": len(sizes),
-        "slowest_scrape_seconds": slowest,
-        "nodes": {
-            node.home.name: {
-                "rounds": values[index]["ftis_round"],
-                "peers_sequences_trained": values[index]['ftis_sequences_total{origin="peers",outcome="trained"}'],
-                **{name: samples.since(settling * 60).report() for name, samples in node.samples.items()},
-                "store_mib_at_settling": later[0][index] / MIB,
-                "store_mib_most": max(size[index] for size in later) / MIB,
-                "log_kib": node.log.stat().st_size / 1024,
-                "exit_code": node.stop(),
-            }
+    return SoakReport(
+        minutes=minutes,
+        settling_minutes=settling,
+        scrapes=len(sizes),
+        slowest_scrape_seconds=slowest,
+        nodes={
+            node.home.name: NodeReport(
+                rounds=values[index]["ftis_round"],
+                peers_sequences_trained=values[index]['ftis_sequences_total{origin="peers",outcome="trained"}'],
+                processes={name: samples.since(settling * 60).report() for name, samples in node.samples.items()},
+                store_mib_at_settling=later[0][index] / MIB,
+                store_mib_most=max(size[index] for size in later) / MIB,
+                log_kib=node.log.stat().st_size / 1024,
+                exit_code=node.stop(),
+            )
             for index, node in enumerate(nodes)
         },
-    }
+    )
 
 
 def main() -> None:
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     settling = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
     with tempfile.TemporaryDirectory(prefix="ftis-node-soak-") as folder:
-        print(json.dumps(soak(Path(folder), minutes, settling), indent=2))
+        print(json.dumps(asdict(soak(Path(folder), minutes, settling)), indent=2))
 
 
 if __name__ == "__main__":
