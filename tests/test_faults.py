@@ -110,7 +110,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert before <= published_of(node.home)
         assert load_or_create_identity(node.home).peer_id == identity
         status = peer.status()
-        assert not [r for r in status.rejections if r.blame != "nobody"]
+        assert not [r for r in status.rejections if r.reason != "held_out"]
         assert node.terminate() == 0
         with contextlib.closing(sqlite3.connect(node.home / "store.sqlite3")) as store:
             assert store.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
