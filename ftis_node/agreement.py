@@ -7,6 +7,7 @@ samples point the same way helps. One measurement is mostly noise; ``status.agre
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ftis_node.round import OWN, Party, fits, prompt_ids
 from ftis_node.store import authors
+from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.sketch import cosine
 
@@ -59,12 +61,17 @@ def _note(agreements: dict[bytes, float], author: bytes, direction: Tensor, grad
         agreements[author] = value
 
 
+def _prompt(task: Task, index: int) -> str:
+    return task.item(index).prompt
+
+
 def sample_held_out(party: Party, count: int, *, nonce: int, seed: int) -> list[TrainingGroup]:
     """Groups of own completions for ``count`` held-out prompts; fewer, or none, where the tasks have no more."""
     per_task = -(-count // len(party.tasks))
     items = []
     for name, task in party.tasks.items():
-        drawn = (task.item(index) for index in party.held_out.draw(name, task.size, nonce=nonce))
+        prompt_of = functools.partial(_prompt, task)
+        drawn = (task.item(index) for index in party.held_out.draw(name, task.size, prompt_of, nonce=nonce))
         usable = (item for item in drawn if fits(party, prompt_ids(party.loaded, item)))
         items += [(task, item) for item in islice(usable, per_task)]
     if not items:

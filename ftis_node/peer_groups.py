@@ -103,7 +103,7 @@ class PeerGroups:
                 verdict = GroupVerdict(index, 0, "rejected", checked.reason.value, checked.detail)
             elif not checked.same_tokenizer and self._config.cross_tokenizer == "off":
                 verdict = GroupVerdict(index, 0, "unusable", "foreign_tokenizer", "the author's tokenizer is another")
-            elif self._held_out(group.task, checked.item.index):
+            elif self._held_out(group.task, checked.item.prompt):
                 verdict = GroupVerdict(index, 0, "unusable", "held_out", "its prompt is held out for measuring here")
             else:
                 self._checked[row.name, index] = checked
@@ -112,8 +112,8 @@ class PeerGroups:
             verdicts.append(verdict)
         self._store.inbox.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
 
-    def _held_out(self, task: str, index: int) -> bool:
-        return self._party.held_out.contains(task, self._party.tasks[task].size, index)
+    def _held_out(self, task: str, prompt: str) -> bool:
+        return self._party.held_out.contains(task, self._party.tasks[task].size, prompt)
 
     def _open(self, data: bytes) -> tuple[RolloutPayload, int, int]:
         """A stored batch: its payload, its assignment window and when it was created (ms)."""

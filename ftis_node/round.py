@@ -133,7 +133,10 @@ def free_slots(party: Party, author: PeerId, window: int, *, first: int, count: 
 
 def _held_out(party: Party, author: PeerId, window: int, slot: int) -> bool:
     spec = party.run.task_for_slot(slot)
-    return party.held_out.contains(spec.name, spec.size, party.run.assigned_index(author, window, slot))
+    if not party.held_out.active:
+        return False
+    item = party.tasks[spec.name].item(party.run.assigned_index(author, window, slot))
+    return party.held_out.contains(spec.name, spec.size, item.prompt)
 
 
 def generate(

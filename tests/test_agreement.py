@@ -78,5 +78,6 @@ def test_own_prompts_are_never_held_out_ones(party: Party) -> None:
     assert len(slots) == 1000
     assert left_out
     for slot in left_out:
-        assert party.held_out.contains(task.name, task.size, RUN.assigned_index(ME, 7, slot))
+        item = task.item(RUN.assigned_index(ME, 7, slot))
+        assert party.held_out.contains(task.name, task.size, item.prompt)
     assert free_slots(party, ME, 7, first=4096, count=3) == []

@@ -61,5 +61,5 @@ def test_smollm2_and_a_byte_level_model_train_on_each_other_s_samples(tmp_path: 
                 lambda status: status.last_round is not None and status.last_round.totals.peers.trained > 0,
                 "the byte-level model has trained on SmolLM2's samples",
             )
-            assert not other.rejections
-            assert not end.rejections
+            for status in (other, end):
+                assert not [r for r in status.rejections if r.reason != "held_out"]
