@@ -9,6 +9,7 @@ from ftis_node.status.snapshot import NodeStatus, PeerStatus
 from ftis_node.status.state import duration, learner_text
 
 LATELY_MS = 120_000
+FEWEST_SKIPPED = 3
 SILENCE_SLACK_MS = 4_000
 """Neighbours answer a ping every ``ping_seconds``, and when they were heard is written every 2 s."""
 
@@ -48,11 +49,21 @@ def judge(status: NodeStatus) -> Judgement:
             died = f"the learner died {duration(ago)} ago ({status.learner_died_of})"
             reasons.append(f"{died}; it goes on from its last checkpoint")
     reasons += _troubles_of_reach(status)
-    if status.last_round is not None and status.last_round.skipped_reason is not None:
-        reasons.append(f"round {status.last_round.round} took no step: {status.last_round.skipped_reason}")
+    reasons += _rounds_in_vain(status)
     if status.inbox.get("quarantined"):
         reasons.append(f"{status.inbox['quarantined']} groups are quarantined: the learner ended twice while at them")
     return Judgement(Level.DEGRADED if reasons else Level.HEALTHY, tuple(reasons), notes)
+
+
+def _rounds_in_vain(status: NodeStatus) -> list[str]:
+    """A round in which all rewards were equal happens; many of them, or numbers that are none, are a trouble."""
+    last = status.last_round
+    if last is None or last.skipped_reason is None:
+        return []
+    reason = f"round {last.round} took no step: {last.skipped_reason}"
+    if status.skipped_lately >= FEWEST_SKIPPED and 2 * status.skipped_lately >= status.rounds_lately:
+        return [f"{status.skipped_lately} of the last {status.rounds_lately} rounds took no step; {reason}"]
+    return [reason] if "not finite" in last.skipped_reason else []
 
 
 def _troubles_of_reach(status: NodeStatus) -> list[str]:

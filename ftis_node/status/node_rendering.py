@@ -45,9 +45,8 @@ def _status(status: NodeStatus) -> Iterator[RenderableType]:
         again = "" if dial.retry_at_ms is None else f", again in {duration(dial.retry_at_ms - status.at_ms)}"
         yield line(f"  dialling {dial.address}: {dial.state}{again}")
     for rejection in status.rejections[:REJECTIONS_SHOWN]:
-        yield line(
-            f"  {rejection.count} rejected of {short(rejection.peer_id)}: {rejection.reason}: {rejection.detail}"
-        )
+        fate = "left out" if rejection.blame == "nobody" else "rejected"
+        yield line(f"  {rejection.count} {fate} of {short(rejection.peer_id)}: {rejection.reason}: {rejection.detail}")
 
 
 def _facts(status: NodeStatus) -> list[tuple[str, str]]:

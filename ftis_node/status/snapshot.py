@@ -134,6 +134,8 @@ class NodeStatus(_Part):
     last_round_at_ms: Whole | None
     last_round: RoundReport | None
     seconds_per_round: Number | None = None
+    rounds_lately: Whole = 0
+    skipped_lately: Whole = 0
     own_agreement: Agreement = Agreement(measured=0)
     peers_agreement: Agreement = Agreement(measured=0)
     inbox: Annotated[dict[Annotated[str, Field(max_length=40)], Whole], Field(max_length=40)]
@@ -168,6 +170,7 @@ def read_status(home: Path) -> NodeStatus:
         learner = learner or ProcessState("stopped" if daemon is None else "starting")
         by_author = {row.author: row for row in store.author_totals()}
         lately = store.received_since(at_ms - LATELY_MS)
+        skipped_lately, rounds_lately = store.rounds_without_step(RATE_ROUNDS)
         peers, dials, addresses = store.peers(), store.dials(), store.addresses()
         written_ms = [
             int(store.network_state("epoch") or b"0"),
@@ -212,6 +215,8 @@ def read_status(home: Path) -> NodeStatus:
             last_round_at_ms=None if last is None else last[1],
             last_round=None if last is None else last[0],
             seconds_per_round=_seconds_per_round(store.round_times(RATE_ROUNDS)),
+            rounds_lately=rounds_lately,
+            skipped_lately=skipped_lately,
             own_agreement=_agreement(by_author.get(authors.OWN)),
             peers_agreement=_agreement(by_author.get(authors.PEERS)),
             inbox=store.inbox_states(),

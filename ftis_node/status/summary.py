@@ -199,9 +199,10 @@ def _summary(
     peers = [peer for status in statuses for peer in status.peers]
     accepted, rejected = sum(p.accepted_groups for p in peers), sum(p.rejected_groups for p in peers)
     rejections: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     for status in statuses:
         for rejection in status.rejections:
-            rejections[rejection.reason] += rejection.count
+            (rejections if rejection.blame != "nobody" else left_out)[rejection.reason] += rejection.count
     runs = _counted(status.run_id or "none yet" for status in statuses)
     partitions = partitions_of(
         {peer: answer.status.run_id for peer, answer in answered.items() if answer.status and answer.status.run_id},
@@ -236,6 +237,7 @@ def _summary(
         rejected_groups=rejected,
         rejected_share=rejected / (accepted + rejected) if accepted + rejected else None,
         rejections=dict(rejections.most_common(MOST_KEYS)),
+        left_out=dict(left_out.most_common(MOST_KEYS)),
         partitions=partitions,
         swarm_helps=verdicts["helps"],
         swarm_harms=verdicts["harms"],

@@ -73,6 +73,7 @@ def _facts(swarm: SwarmSummary) -> Table:
         ("tokenizers", _counts(swarm.tokenizers)),
         ("batches", f"{swarm.batches_per_minute:,.1f} a minute"),
         ("rejected", rejected + why),
+        *([("left out", _counts(swarm.left_out))] if swarm.left_out else []),
         ("does it help?", f"yes for {swarm.swarm_helps} of the nodes, it harms {swarm.swarm_harms}, unknown for"
                           f" {swarm.swarm_unknown} (a node needs {FEWEST} measurements to tell)"),
     ):  # fmt: skip

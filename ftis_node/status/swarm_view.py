@@ -90,6 +90,7 @@ class SwarmSummary(_Part):
     rejected_groups: int
     rejected_share: float | None = Field(description="of the groups that nodes checked")
     rejections: dict[str, int] = Field(description="refused batches and groups, by reason")
+    left_out: dict[str, int] = Field(description="those that were not used without anyone's fault, by reason")
     partitions: tuple[Partition, ...] = Field(description="the largest first")
     swarm_helps: int = Field(description="nodes by whose measurements all peers' samples together help them")
     swarm_harms: int

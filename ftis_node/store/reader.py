@@ -149,6 +149,15 @@ class StoreReader:
         rows = self._db.execute("SELECT round, at_ms FROM rounds ORDER BY round DESC LIMIT ?", (count,)).fetchall()
         return [(int(row[0]), int(row[1])) for row in reversed(rows)]
 
+    def rounds_without_step(self, count: int) -> tuple[int, int]:
+        """How many of the newest ``count`` rounds took no step, and how many rounds that are."""
+        row = self._db.execute(
+            "SELECT coalesce(sum(NOT json_extract(report, '$.stepped')), 0), count(*) FROM"
+            " (SELECT report FROM rounds ORDER BY round DESC LIMIT ?)",
+            (count,),
+        ).fetchone()
+        return int(row[0]), int(row[1])
+
     def author_totals(self) -> list[AuthorTotals]:
         """What became of each author's sequences in the last rounds."""
         return authors.totals(self._db)

@@ -133,16 +133,29 @@ def running(home: Path, **changes: object) -> NodeStatus:
 def test_every_trouble_has_a_reason(home: Path) -> None:
     dial = DialStatus(address="h:1", state="does not answer", since_ms=0, retry_at_ms=None)
     skipped = RoundReport(round=1, own_groups=1, peer_groups=0, stepped=False, skipped_reason="log-probs not finite")
+    alike = skipped.model_copy(update={"skipped_reason": "no sequence has an advantage"})
     cases: list[tuple[dict[str, object], str]] = [
         ({"learner": "died (exit code 1), restarting in 2 s"}, "learner: died"),
         ({"dials": (dial,), "peers": ()}, "no peer is connected"),
         ({"last_round": skipped}, "took no step: log-probs not finite"),
+        (
+            {"last_round": alike, "skipped_lately": 3, "rounds_lately": 6},
+            "3 of the last 6 rounds took no step; round 1",
+        ),
         ({"inbox": {"quarantined": 2}}, "2 groups are quarantined"),
     ]
     for changes, expected in cases:
         judgement = judge(running(home, **changes))
         assert judgement.level is Level.DEGRADED
         assert any(expected in reason for reason in judgement.reasons), judgement
+
+
+def test_a_round_without_advantage_is_no_trouble(home: Path) -> None:
+    reason = "no sequence has an advantage"
+    alike = RoundReport(round=9, own_groups=1, peer_groups=0, stepped=False, skipped_reason=reason)
+    for skipped, rounds in ((1, 1), (2, 2), (3, 20)):
+        changes: dict[str, object] = {"last_round": alike, "skipped_lately": skipped, "rounds_lately": rounds}
+        assert judge(running(home, **changes)).level is Level.HEALTHY
 
 
 def test_a_node_that_is_alone_says_why(home: Path) -> None:
