@@ -14,7 +14,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from ftis_node.round import OWN, Party, fits, prompt_ids
+from ftis_node.round import OWN, Party, fits, group_size, prompt_ids
 from ftis_node.store import authors
 from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
@@ -80,7 +80,7 @@ def sample_held_out(party: Party, count: int, *, nonce: int, seed: int) -> list[
     prompts = [prompt_ids(party.loaded, item) for _, item in items]
     rollouts = party.engine.generate(
         prompts,
-        count=manifest.group_sizes[1],
+        count=group_size(party.run, party.config),
         sampling=manifest.sampling.params(),
         max_tokens=manifest.limits.completion_tokens,
         seed=seed,

@@ -156,6 +156,9 @@ class RolloutConfig(Section):
         default=0.3, gt=0, lt=1, description="of a GPU's memory for vLLM, beside the training"
     )
     decode_rows: int = Field(default=64, ge=1, le=4096, description="completions that are sampled at the same time")
+    group_size: int | None = Field(
+        default=None, ge=2, description="completions per prompt, within the run's range; its largest if not set"
+    )
 
 
 class CapsConfig(Section):

@@ -60,7 +60,11 @@ class GroupSizeRange(Section):
     """Smallest and largest group, so that weak machines can take part."""
 
     smallest: int = Field(ge=2, le=MAX_GROUP_SIZE, description="fewest completions of a prompt")
-    largest: int = Field(ge=2, le=MAX_GROUP_SIZE, description="most completions of a prompt; what a node samples")
+    largest: int = Field(
+        ge=2,
+        le=MAX_GROUP_SIZE,
+        description="most completions of a prompt; what a node samples if it doesn't say otherwise",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

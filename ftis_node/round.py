@@ -13,6 +13,7 @@ from itertools import islice
 
 from ftis_node.allocator import trim_malloc
 from ftis_node.config import NodeConfig
+from ftis_node.errors import ConfigError
 from ftis_node.held_out import HeldOut
 from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected
@@ -61,6 +62,7 @@ def load_tasks(run: Run, config: NodeConfig) -> Mapping[str, Task]:
 
 def build_party(run: Run, config: NodeConfig, *, seed: int, tasks: Mapping[str, Task] | None = None) -> Party:
     """Load the model, and the tasks of a run if they aren't there yet. Raises ModelError, ConfigError."""
+    group_size(run, config)  # refused before the model is loaded
     # Either may wait for the hub.
     tasks = load_tasks(run, config) if tasks is None else tasks
     log.info("loading the model %s", config.model.name)
@@ -120,6 +122,15 @@ def plan_memory(party: Party) -> MemoryPlan:
     )
 
 
+def group_size(run: Run, config: NodeConfig) -> int:
+    """Completions per prompt that this party samples. Raises ConfigError when the run doesn't allow it."""
+    smallest, largest = run.manifest.group_sizes
+    wanted = config.rollout.group_size or largest
+    if not smallest <= wanted <= largest:
+        raise ConfigError(f"rollout.group_size = {wanted}: this run has groups of {smallest} to {largest}")
+    return wanted
+
+
 def prompt_ids(loaded: LoadedModel, item: Item) -> tuple[int, ...]:
     """An item as this model is asked it."""
     return render_prompt(loaded, item.prompt, system=item.system, raw=item.raw)
@@ -160,7 +171,7 @@ def generate(
     sampling = manifest.sampling.params()
     rollouts = party.engine.generate(
         list(usable.values()),
-        count=manifest.group_sizes[1],
+        count=group_size(party.run, party.config),
         sampling=sampling,
         max_tokens=manifest.limits.completion_tokens,
         seed=seed,

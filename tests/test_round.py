@@ -12,12 +12,14 @@ from ftis_node.config import (
     LoraConfig,
     ModelConfig,
     NodeConfig,
+    RolloutConfig,
     TrainingConfig,
     load_node_config,
 )
 from ftis_node.errors import ConfigError
 from ftis_node.evaluate import greedy_accuracy, wilson_interval
 from ftis_node.inbox.content import CheckedGroup
+from ftis_node.manifest import parse_run
 from ftis_node.round import OWN, Party, build_party, check, generate, train, training_group
 from ftis_node.tasks.registry import TaskSources, build_task
 from ftis_node.types import Completion, FinishReason, PeerId
@@ -64,6 +66,21 @@ def test_own_samples_agree_with_the_trainer_after_the_codec() -> None:
     mismatch = train(mine, groups).own_logprob_mismatch
     assert mismatch is not None
     assert mismatch < 0.5 / 1024 + 1e-4  # half a step of the wire's grid
+
+
+def test_a_weak_machine_samples_smaller_groups_within_the_run_s_range() -> None:
+    text = RUN.data.replace(b"group_size = 4", b"group_size = { smallest = 2, largest = 4 }")
+    run = parse_run(text, source="run.toml")
+    sizes = {}
+    for wanted in (None, 2):
+        config = NodeConfig(model=ModelConfig(name="builtin:small"), rollout=RolloutConfig(group_size=wanted))
+        mine = build_party(run, config, seed=1)
+        payload, _ = generate(mine, ME, 5, range(2), seed=3)
+        sizes[wanted] = {len(group.completions) for group in payload.groups}
+        assert isinstance(check(mine, ME, 5, payload, 0), CheckedGroup)
+    assert sizes == {None: {4}, 2: {2}}
+    with pytest.raises(ConfigError, match=r"rollout.group_size = 5: this run has groups of 2 to 4"):
+        build_party(run, NodeConfig(rollout=RolloutConfig(group_size=5)), seed=1)
 
 
 def test_a_model_with_broken_weights_publishes_nothing() -> None:
