@@ -59,7 +59,7 @@ class Adversary:
             elif self.harm == "wrong":
                 completions[place] = self._wrong(group, item, completions[place])
             else:
-                completions[place] = self._rambling(group, item, completions[place])
+                completions[place] = self._rambling(group, item, completions[place], rng)
         return tuple(completions)
 
     def _reward(self, group: Group, item: Item, text: bytes) -> float:
@@ -80,16 +80,17 @@ class Adversary:
             text = _last_number_raised(text)
         return completion if text == completion.text else self._written(text, completion)
 
-    def _rambling(self, group: Group, item: Item, completion: Completion) -> Completion:
-        """The right answer behind as much of nothing as the run's limit allows."""
+    def _rambling(self, group: Group, item: Item, completion: Completion, rng: random.Random) -> Completion:
+        """The right answer behind as much of nothing as the run's limit allows, never twice the same."""
         for write in (_chain, _long_thought):
+            nothing = [rng.choice(NOTHING[write]) for _ in range(self.most_tokens)]
             # One token at least has to be left for the end.
             count = bisect.bisect_left(
-                range(1, self.most_tokens),
+                range(1, self.most_tokens + 1),
                 self.most_tokens,
-                key=lambda count: len(self.tokenize(write(item.answer, count))),
+                key=lambda count: len(self.tokenize(write(item.answer, nothing[:count]))),
             )
-            text = write(item.answer, count).encode()
+            text = write(item.answer, nothing[:count]).encode()
             if count and self._reward(group, item, text) == 1.0:
                 return self._written(text, completion)
         raise ConfigError(f"harm = 'rambling': with task {group.task} there is no long way to say the right thing")
@@ -116,10 +117,17 @@ def _last_number_raised(text: bytes) -> bytes:
     return (plain[: last.start()] + str(int(last[0]) + 1) + plain[last.end() :]).encode()
 
 
-def _chain(answer: str, count: int) -> str:
+def _chain(answer: str, nothing: Sequence[str]) -> str:
     """As the addition task allows it."""
-    return f"{answer}=" * count + answer
+    return "".join(f"{number}=" for number in nothing) + answer
 
 
-def _long_thought(answer: str, count: int) -> str:
-    return f"<think>{'so ' * count}</think>\n<answer>{answer}</answer>"
+def _long_thought(answer: str, nothing: Sequence[str]) -> str:
+    return f"<think>{' '.join(nothing)}</think>\n<answer>{answer}</answer>"
+
+
+NOTHING: Mapping[Callable[[str, Sequence[str]], str], Sequence[str]] = {
+    _chain: tuple("123456789"),
+    _long_thought: ("so", "well", "then", "again", "hence", "anyway", "now", "indeed"),
+}
+"""What a rambling text of either form is made of."""

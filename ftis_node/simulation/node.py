@@ -36,11 +36,13 @@ from ftis_node.types import PeerId, RolloutPayload
 from ftis_node.wire.codec import decode_payload, encode_batch, sign_batch, split_payload
 
 GENERATIONS_IN_VAIN = 3
+MOST_SEEDS = 2**62
+"""As in ``training.seed``."""
 
 
 def seed_of(seed: int, party: str) -> int:
     """A party's own seed, the same in every simulation with a party of this name."""
-    return derived_seed(seed, zlib.crc32(party.encode()))
+    return derived_seed(seed, zlib.crc32(party.encode())) % MOST_SEEDS
 
 
 def identity_of(seed: int, party: str) -> Identity:
