@@ -12,7 +12,7 @@ from ftis_node.simulation.runner import Study, prepare
 from ftis_node.simulation.specification import SimulationSpec
 
 STUDY = """\
-rounds = 5
+rounds = 8
 eval_every = 2
 checkpoint_every = 2
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from ftis_node.commands.simulate import parse_seeds
-from ftis_node.errors import ConfigError, StoreError
-from ftis_node.simulation.results import read_results
+from ftis_node.errors import CheckpointError, ConfigError, HomeError, StoreError
+from ftis_node.simulation.results import open_results, read_results
+from ftis_node.simulation.runner import prepare
+from ftis_node.simulation.runner import simulate as run_seed
 from ftis_node.simulation.specification import read_specification
 from tests.simulations import STUDY, accuracies, numbers, write_study
 
@@ -67,13 +69,13 @@ def test_a_result_file_says_what_was_done_and_is_whole(uninterrupted: Path) -> N
     assert results.run.specification == read_specification(write_study(uninterrupted.parent.parent))
     assert results.run.environment.torch
     assert [(line.round, line.party) for line in results.rounds] == [
-        (number, party) for number in range(1, 6) for party in ("ann", "bob")
+        (number, party) for number in range(1, 9) for party in ("ann", "bob")
     ]
-    assert sorted({line.round for line in results.evaluations}) == [0, 2, 4, 5]
+    assert sorted({line.round for line in results.evaluations}) == [0, 2, 4, 6, 8]
     assert {line.total for line in results.evaluations} == {20}
     assert results.done is not None
     assert not uninterrupted.with_suffix(".checkpoint").exists()
-    start, end = accuracies(uninterrupted, 0), accuracies(uninterrupted, 5)
+    start, end = accuracies(uninterrupted, 0), accuracies(uninterrupted, 8)
     assert [line.party for line in start] == [line.party for line in end] == ["ann", "bob"]
 
 
@@ -90,9 +92,9 @@ def test_two_processes_get_the_same_bits_and_a_whole_file_is_left_as_it_is(unint
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in (first, second)] == before
 
 
-@pytest.mark.parametrize("lines", [1, 5, 9], ids=["before a checkpoint", "after one", "after the second"])
+@pytest.mark.parametrize("lines", [1, 5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_result(uninterrupted: Path, tmp_path: Path, lines: int) -> None:
-    """Killed with so many rounds of parties in its file; checkpoints are made after rounds 2 and 4."""
+    """Killed with so many lines of rounds in its file: before there is a checkpoint, after round 2's, at round 4's."""
     study, output = write_study(tmp_path), tmp_path / "out"
     path = output / "study-seed1.jsonl"
     code, _ = interrupted(study, output, signal.SIGKILL, lambda: rounds_in(path) >= lines, "--seeds", "1")
@@ -129,20 +131,48 @@ def test_ctrl_c_stops_all_jobs(uninterrupted: Path, tmp_path: Path) -> None:
 
 
 def test_what_belongs_to_another_run_is_not_touched(uninterrupted: Path, tmp_path: Path) -> None:
-    study, output = write_study(tmp_path, STUDY.replace("eval_every = 2", "eval_every = 1")), tmp_path / "out"
-    output.mkdir()
-    path = output / "study-seed1.jsonl"
+    spec = read_specification(write_study(tmp_path))
+    path = tmp_path / "study-seed1.jsonl"
     path.write_bytes(uninterrupted.read_bytes())
-    done = simulate(study, output, "--seeds", "1")
-    assert done.returncode == 2
-    assert "was made with another specification (eval_every differ)" in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("ftis-node: ")
+    other = prepare(spec.model_copy(update={"eval_every": 1}))
+    with pytest.raises(ConfigError, match=r"was made with another specification \(eval_every\): give another --output"):
+        run_seed(other, 1, tmp_path)
     assert path.read_bytes() == uninterrupted.read_bytes()
-    path.write_text("something else\n")
-    assert "line 1 is none of a simulation's results" in simulate(study, output, "--seeds", "1").stderr
-    assert path.read_text() == "something else\n"
-    with pytest.raises(StoreError, match="line 1 is none of a simulation's results"):
-        read_results(path)
+    for text in ("something else\n", "something else"):
+        path.write_text(text)
+        with pytest.raises(StoreError, match="line 1 is none of a simulation's results"):
+            run_seed(other, 1, tmp_path)
+        assert path.read_text() == text
+
+
+def test_a_run_goes_on_only_where_it_gives_the_same_numbers(tmp_path: Path) -> None:
+    study = prepare(read_specification(write_study(tmp_path), rounds=2))
+    assert run_seed(study, 1, tmp_path, stop=lambda: True) is None, "stopped before the first round"
+    path, checkpoint = tmp_path / "study-seed1.jsonl", tmp_path / "study-seed1.checkpoint"
+    begun = path.read_text()
+    version = read_results(path).run.environment.torch
+    path.write_text(begun.replace(f'"torch":"{version}"', '"torch":"1.0"'))
+    with pytest.raises(ConfigError, match=r"was begun with torch 1\.0, here it is .* delete it to start anew"):
+        run_seed(study, 1, tmp_path)
+    path.write_text(begun[:-10])
+    with pytest.raises(StoreError, match="is shorter than its checkpoint says"):
+        run_seed(study, 1, tmp_path)
+    path.write_text(begun)
+    whole = checkpoint.read_bytes()
+    for damaged in (b"", b"nothing that torch knows", whole[: len(whole) // 2]):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"study-seed1\.checkpoint: can't be read: .*; delete it and"):
+            run_seed(study, 1, tmp_path)
+        assert path.read_text() == begun
+    checkpoint.write_bytes(whole)
+    assert run_seed(study, 1, tmp_path) == path
+    assert read_results(path).done is not None
+
+
+def test_two_simulations_do_not_write_one_file(tmp_path: Path) -> None:
+    study = prepare(read_specification(write_study(tmp_path), rounds=1))
+    with open_results(tmp_path / "study-seed1.jsonl"), pytest.raises(HomeError, match="another simulation is writing"):
+        run_seed(study, 1, tmp_path)
 
 
 # --- mistakes -------------------------------------------------------------------------------------
@@ -151,8 +181,8 @@ def test_what_belongs_to_another_run_is_not_touched(uninterrupted: Path, tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("rounds = 5", "rounds = 0", "rounds = 0: input should be greater than or equal to 1"),
-        ("rounds = 5", "round = 5", "unknown key 'round': did you mean 'rounds'?"),
+        ("rounds = 8", "rounds = 0", "rounds = 0: input should be greater than or equal to 1"),
+        ("eval_every = 2", "eval_evry = 2", "unknown key 'eval_evry': did you mean 'eval_every'?"),
         ("learning_rate = 3e-4", "learning_rat = 3e-4", "unknown key 'parties.0.node.training.learning_rat'"),
         ('name = "bob"', 'name = "ann"', "parties: 'ann' is there twice"),
         ('name = "bob"', 'name = "own"', "parties.1: name = 'own'"),
@@ -168,7 +198,7 @@ def test_what_belongs_to_another_run_is_not_touched(uninterrupted: Path, tmp_pat
         (
             "agreement_every = 0",
             "max_rounds = 3",
-            "node.training.max_rounds: has no meaning for a party of a simulation",
+            "node.training.max_rounds: has no meaning",
         ),
         ("[node]", '[node]\nnetwork.dht = "off"', "node.network: has no meaning for a party of a simulation"),
         ("[node]", '[node]\nftis.kl_estimator = "k1_sum"', "kl_threshold must be set for kl_estimator = 'k1_sum'"),

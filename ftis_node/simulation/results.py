@@ -21,6 +21,7 @@ from ftis_node.simulation.figures import DoneLine, Environment, EvaluationLine, 
 from ftis_node.simulation.specification import SimulationSpec
 
 SCHEMA_VERSION = 1
+BEGINNING = b'{"kind":"run"'
 KINDS: dict[str, type[RunLine | RoundLine | EvaluationLine | DoneLine]] = {
     "run": RunLine, "round": RoundLine, "evaluation": EvaluationLine, "done": DoneLine,
 }  # fmt: skip
@@ -108,7 +109,7 @@ class ResultFile:
         """What the file was begun for; None if it is empty, or was killed in its first line."""
         self._file.seek(0)
         text = self._file.readline()
-        if not text.endswith(b"\n"):
+        if not text.endswith(b"\n") and BEGINNING.startswith(text[: len(BEGINNING)]):
             return None
         line = _parse(self.path, 1, text)
         if not isinstance(line, RunLine):
@@ -167,7 +168,7 @@ def check_same_run(line: RunLine, path: Path, spec: SimulationSpec, *, here: Env
         old, new = line.specification.model_dump(), spec.model_dump()
         differing = ", ".join(key for key in new if old[key] != new[key])
         raise ConfigError(
-            f"{path}: was made with another specification ({differing} differ): give another --output, or delete it"
+            f"{path}: was made with another specification ({differing}): give another --output, or delete it"
         )
     if here is not None and line.environment != here:
         was, now = line.environment.model_dump(), here.model_dump()
