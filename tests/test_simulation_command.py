@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from ftis_node.commands.simulate import parse_seeds
-from ftis_node.errors import CheckpointError, ConfigError, HomeError, StoreError
-from ftis_node.simulation.results import open_results, read_results
-from ftis_node.simulation.runner import prepare
-from ftis_node.simulation.runner import simulate as run_seed
+from ftis_node.errors import ConfigError
+from ftis_node.simulation.results import read_results
 from ftis_node.simulation.specification import read_specification
 from tests.simulations import STUDY, accuracies, numbers, write_study
 
@@ -128,51 +126,6 @@ def test_ctrl_c_stops_all_jobs(uninterrupted: Path, tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert read_results(path).done is None
     assert path.with_suffix(".checkpoint").exists()
-
-
-def test_what_belongs_to_another_run_is_not_touched(uninterrupted: Path, tmp_path: Path) -> None:
-    spec = read_specification(write_study(tmp_path))
-    path = tmp_path / "study-seed1.jsonl"
-    path.write_bytes(uninterrupted.read_bytes())
-    other = prepare(spec.model_copy(update={"eval_every": 1}))
-    with pytest.raises(ConfigError, match=r"was made with another specification \(eval_every\): give another --output"):
-        run_seed(other, 1, tmp_path)
-    assert path.read_bytes() == uninterrupted.read_bytes()
-    for text in ("something else\n", "something else"):
-        path.write_text(text)
-        with pytest.raises(StoreError, match="line 1 is none of a simulation's results"):
-            run_seed(other, 1, tmp_path)
-        assert path.read_text() == text
-
-
-def test_a_run_goes_on_only_where_it_gives_the_same_numbers(tmp_path: Path) -> None:
-    study = prepare(read_specification(write_study(tmp_path), rounds=2))
-    assert run_seed(study, 1, tmp_path, stop=lambda: True) is None, "stopped before the first round"
-    path, checkpoint = tmp_path / "study-seed1.jsonl", tmp_path / "study-seed1.checkpoint"
-    begun = path.read_text()
-    version = read_results(path).run.environment.torch
-    path.write_text(begun.replace(f'"torch":"{version}"', '"torch":"1.0"'))
-    with pytest.raises(ConfigError, match=r"was begun with torch 1\.0, here it is .* delete it to start anew"):
-        run_seed(study, 1, tmp_path)
-    path.write_text(begun[:-10])
-    with pytest.raises(StoreError, match="is shorter than its checkpoint says"):
-        run_seed(study, 1, tmp_path)
-    path.write_text(begun)
-    whole = checkpoint.read_bytes()
-    for damaged in (b"", b"nothing that torch knows", whole[: len(whole) // 2]):
-        checkpoint.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"study-seed1\.checkpoint: can't be read: .*; delete it and"):
-            run_seed(study, 1, tmp_path)
-        assert path.read_text() == begun
-    checkpoint.write_bytes(whole)
-    assert run_seed(study, 1, tmp_path) == path
-    assert read_results(path).done is not None
-
-
-def test_two_simulations_do_not_write_one_file(tmp_path: Path) -> None:
-    study = prepare(read_specification(write_study(tmp_path), rounds=1))
-    with open_results(tmp_path / "study-seed1.jsonl"), pytest.raises(HomeError, match="another simulation is writing"):
-        run_seed(study, 1, tmp_path)
 
 
 # --- mistakes -------------------------------------------------------------------------------------

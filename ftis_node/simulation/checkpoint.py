@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from ftis_node.errors import CheckpointError
+from ftis_node.errors import CheckpointError, HomeError
 from ftis_node.identity import sync_directory
 from ftis_node.simulation.lockstep import Lockstep, LockstepState
 
@@ -30,7 +30,7 @@ class Progress:
 
 
 def save(path: Path, lockstep: Lockstep, progress: Progress) -> None:
-    """Durable when this returns. Raises OSError."""
+    """Durable when this returns. Raises HomeError."""
     content = {
         "format": FORMAT,
         "results_bytes": progress.results_bytes,
@@ -39,12 +39,16 @@ def save(path: Path, lockstep: Lockstep, progress: Progress) -> None:
         "optimizers": {node.spec.name: node.party.trainer.state_dict() for node in lockstep.nodes},
     }
     writing = path.with_name(path.name + ".writing")
-    with writing.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    writing.rename(path)
-    sync_directory(path.parent)
+    try:
+        with writing.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        writing.rename(path)
+        sync_directory(path.parent)
+    except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
+        writing.unlink(missing_ok=True)
+        raise HomeError(f"{path}: can't be written: {str(error).splitlines()[0]}") from error
 
 
 def restore(path: Path, lockstep: Lockstep) -> Progress:

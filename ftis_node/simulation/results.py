@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import platform
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,6 +22,7 @@ from ftis_node.simulation.specification import SimulationSpec
 
 SCHEMA_VERSION = 1
 BEGINNING = b'{"kind":"run"'
+LONGEST_LINE = 2**20
 KINDS: dict[str, type[RunLine | RoundLine | EvaluationLine | DoneLine]] = {
     "run": RunLine, "round": RoundLine, "evaluation": EvaluationLine, "done": DoneLine,
 }  # fmt: skip
@@ -101,14 +102,14 @@ def _processor() -> str:
 class ResultFile:
     """A run's file while it is written, locked against another process."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
+    def __init__(self, path: Path, file: io.FileIO) -> None:
         self.path = path
         self._file = file
 
     def first_line(self) -> RunLine | None:
         """What the file was begun for; None if it is empty, or was killed in its first line."""
         self._file.seek(0)
-        text = self._file.readline()
+        text = self._file.readline(LONGEST_LINE)
         if not text.endswith(b"\n") and BEGINNING.startswith(text[: len(BEGINNING)]):
             return None
         line = _parse(self.path, 1, text)
@@ -133,14 +134,19 @@ class ResultFile:
         self._file.seek(size)
 
     def write(self, lines: Iterable[BaseModel]) -> None:
+        """Raises HomeError."""
         for line in lines:
-            self._file.write(line.model_dump_json().encode() + b"\n")
-        self._file.flush()
+            try:
+                self._file.write(line.model_dump_json().encode() + b"\n")
+            except OSError as error:
+                raise HomeError(f"{self.path}: can't be written: {error.strerror}") from error
 
     def sync(self) -> int:
-        """Bring all lines to disk; returns the size in bytes."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Bring all lines to disk; returns the size in bytes. Raises HomeError."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise HomeError(f"{self.path}: can't be written: {error.strerror}") from error
         return self._file.tell()
 
 
@@ -149,7 +155,7 @@ def open_results(path: Path) -> Iterator[ResultFile]:
     """Raises HomeError when the file can't be written, or another process is at it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+b")  # noqa: SIM115 - held until the end of the block
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held until the end of the block
     except OSError as error:
         raise HomeError(f"{path}: can't be written: {error.strerror}") from error
     with file:
