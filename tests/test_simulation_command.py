@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ftis_node.commands.simulate import parse_seeds
+from ftis_node.commands.simulate import parse_seeds, run_simulations
 from ftis_node.errors import ConfigError
 from ftis_node.simulation.results import read_results
 from ftis_node.simulation.specification import read_specification
-from tests.simulations import STUDY, accuracies, numbers, write_study
+from tests.simulations import STUDY, accuracies, make_spec, numbers, write_study
 
 SECONDS = 120.0
 
@@ -86,11 +86,11 @@ def test_two_processes_get_the_same_bits_and_a_whole_file_is_left_as_it_is(unint
     assert numbers(first) == numbers(uninterrupted)
     assert numbers(second)[1:] != numbers(first)[1:]
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in (first, second)]
-    assert simulate(study, output, "--seeds", "1,2").returncode == 0
+    assert run_simulations([read_specification(study)], (1, 2), output) == 0
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in (first, second)] == before
 
 
-@pytest.mark.parametrize("lines", [1, 5, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_result(uninterrupted: Path, tmp_path: Path, lines: int) -> None:
     """Killed with so many lines of rounds in its file: before there is a checkpoint, after round 2's, at round 4's."""
     study, output = write_study(tmp_path), tmp_path / "out"
@@ -178,9 +178,8 @@ def test_a_mistake_that_shows_later_is_one_line_too(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "builtin:smal: there is no such built-in model" in done.stderr
     assert "Traceback" not in done.stderr
-    missing = simulate(tmp_path / "nowhere.toml", tmp_path / "out")
-    assert missing.returncode == 2
-    assert "nowhere.toml: can't be read: No such file" in missing.stderr
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: can't be read: No such file"):
+        read_specification(tmp_path / "nowhere.toml")
 
 
 def test_settings_of_all_parties_and_of_one(tmp_path: Path) -> None:
@@ -192,6 +191,18 @@ def test_settings_of_all_parties_and_of_one(tmp_path: Path) -> None:
     assert bob.node.model.name == "builtin:large-steps"
     assert ann.node.training == bob.node.training
     assert (ann.node.lora.rank, bob.node.lora.rank) == (0, 4)
+
+
+def test_a_study_in_python_runs_several_specifications(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    together = make_spec(rounds=1)
+    alone = together.model_copy(update={"name": "alone", "collaboration": "alone"})
+    assert run_simulations([together, alone], [3, 4], tmp_path) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{name}-seed{seed}.jsonl" for name in ("alone", "test") for seed in (3, 4)
+    ]
+    assert "4 result files in" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="two are called 'test'"):
+        run_simulations([together, together], [3], tmp_path)
 
 
 def test_seeds() -> None:

@@ -136,10 +136,13 @@ class ResultFile:
     def write(self, lines: Iterable[BaseModel]) -> None:
         """Raises HomeError."""
         for line in lines:
+            text = line.model_dump_json().encode() + b"\n"
             try:
-                self._file.write(line.model_dump_json().encode() + b"\n")
+                written = self._file.write(text)
             except OSError as error:
                 raise HomeError(f"{self.path}: can't be written: {error.strerror}") from error
+            if written != len(text):
+                raise HomeError(f"{self.path}: can't be written: the disk took a part of a line only")
 
     def sync(self) -> int:
         """Bring all lines to disk; returns the size in bytes. Raises HomeError."""

@@ -1,11 +1,4 @@
-"""What a simulation is to do: one TOML file, or plain Python values.
-
-specification.py  this          node.py      one party's round: generate, publish, choose, train
-mailbox.py        what peers    harm.py      what a hostile party publishes instead
-                  sent here     lockstep.py  all parties, round by round, on a simulated clock
-figures.py        reports       results.py   the result file       checkpoint.py  to go on after a kill
-                                runner.py    one seed from start or checkpoint to the end
-"""
+"""What a simulation is to do: one TOML file, or plain Python values. No torch here."""
 
 from __future__ import annotations
 
