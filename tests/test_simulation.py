@@ -69,6 +69,17 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
     assert without_seconds[0] != without_seconds[2]
 
 
+def test_what_is_compared_starts_from_the_same_prompts_and_samples() -> None:
+    """Whatever the simulation is called, and whatever the parties do with their samples: a paired difference."""
+    methods = [
+        make_spec(*(party(name, node={"ftis": {"method": method}}) for name in ("ann", "bob")), name=method, rounds=2)
+        for method in ("f-tis", "nois")
+    ]
+    ftis, nois = (rounds_of(spec)["ann"] for spec in methods)
+    assert (ftis[0].rewards, ftis[0].generated_tokens) == (nois[0].rewards, nois[0].generated_tokens)
+    assert ftis[0].gradient_norm != nois[0].gradient_norm
+
+
 def test_a_party_alone_never_opens_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where all are alone, nor where one is among others; and its numbers are the same in both."""
 

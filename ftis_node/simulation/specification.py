@@ -150,7 +150,11 @@ class SimulationSpec(Section):
         return TaskSources(files=self.data.files)
 
     def build_run(self) -> Run:
-        """The run manifest that all parties share. Raises ConfigError, TaskError."""
+        """The run manifest that all parties share. Raises ConfigError, TaskError.
+
+        Its name is not this simulation's: prompts follow from the manifest's hash, and simulations that are compared
+        with each other must not differ in them.
+        """
         specs = []
         for task in self.run.tasks:
             built = build_task(task.name, task.parameters, self.sources())
@@ -161,7 +165,7 @@ class SimulationSpec(Section):
         manifest = parse_section(
             RunManifest,
             {
-                "name": self.name, "tasks": specs, "group_size": group_size, "sampling": self.run.sampling,
+                "name": "simulation", "tasks": specs, "group_size": group_size, "sampling": self.run.sampling,
                 "limits": self.run.limits, "assignment": self.run.assignment,
             },
             source="run",
