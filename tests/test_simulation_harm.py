@@ -25,7 +25,7 @@ ITEM = TASKS["addition"].item(5)
 
 
 def adversary(harm: Harm, share: float = 0.5) -> Adversary:
-    return Adversary(harm, share, VOCABULARY, lambda text: list(text.encode()), TASKS, 48)
+    return Adversary(harm, share, None, VOCABULARY, lambda text: list(text.encode()), TASKS, 48)
 
 
 def spoiled(harm: Harm, texts: tuple[bytes, ...], share: float = 0.5) -> tuple[Completion, ...]:
@@ -73,9 +73,11 @@ def test_a_task_on_which_one_can_not_ramble_is_named() -> None:
 # --- met by others --------------------------------------------------------------------------------
 
 
-def against(harm: Harm | None, *, share: float = 0.5, method: str = "f-tis", scores: str = "on") -> Lockstep:
+def against(
+    harm: Harm | None, *, share: float = 0.5, method: str = "f-tis", scores: str = "on", claim: float | None = None
+) -> Lockstep:
     ann = party("ann", node={"ftis": {"method": method}}, training={"groups_per_step": 2 * GROUPS})
-    eve = party("eve", training={"groups_per_step": 2 * GROUPS}, harm=harm, harm_share=share)
+    eve = party("eve", training={"groups_per_step": 2 * GROUPS}, harm=harm, harm_share=share, harm_logprob=claim)
     run = {
         "tasks": [{"name": "addition", "parameters": {"terms": 3, "largest": 19}}],
         "group_size": SIZE,
@@ -119,6 +121,26 @@ def test_noise_among_samples_is_what_the_filter_is_for() -> None:
     assert honest.filtered == 0
     mixed = noise_with_advantage + fates.trained
     assert noise_with_advantage == pytest.approx(mixed / 2, abs=1)
+
+
+def test_noise_that_claims_to_be_unlikely_gets_through_the_filter() -> None:
+    """The divergence weighs what a peer finds likelier than the own model; who claims less than that is near. Its
+    weight is the truncation's: 2 per token, and the caps bound how many there are.
+    """
+    claimed, honest = met("noise", claim=-30.0), met("noise")
+    assert honest.sequences["eve"].filtered > 0
+    assert claimed.sequences["eve"].filtered == 0
+    assert claimed.divergence["eve"]["negative"].largest < 50
+    assert claimed.importance_weight is not None
+    assert honest.importance_weight is not None
+    assert claimed.importance_weight > honest.importance_weight
+
+
+def test_copies_that_claim_to_be_certain_are_not_refused() -> None:
+    """Who states a probability of 1 has an explanation for copies; it weighs less than what Ann would give them."""
+    line = met("copies", share=1.0, claim=0.0)
+    assert not line.rejected_groups
+    assert line.sequences["eve"] == Fates(zero_advantage=GROUPS * SIZE)
 
 
 def test_wrong_answers_with_honest_claims_pass() -> None:

@@ -27,10 +27,15 @@ DIGITS = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True)
 class Adversary:
-    """A hostile party's own tokenizer and copy of the tasks."""
+    """A hostile party's own tokenizer and copy of the tasks.
+
+    ``claim`` is the log-prob that it states for each token of what it puts in, whatever it sampled; None for what an
+    honest author of such a text would state.
+    """
 
     harm: Harm
     share: float
+    claim: float | None
     vocabulary: Vocabulary
     tokenize: Callable[[str], list[int]]
     tasks: Mapping[str, Task]
@@ -52,15 +57,23 @@ class Adversary:
         places = rng.sample(range(len(completions)), math.ceil(self.share * len(completions)))
         best = max(completions, key=lambda completion: self._reward(group, item, completion.text))
         for place in places:
-            if self.harm == "copies":
-                completions[place] = best
-            elif self.harm == "noise":
-                completions[place] = self._noise(len(completions[place].token_ids), rng)
-            elif self.harm == "wrong":
-                completions[place] = self._wrong(group, item, completions[place])
-            else:
-                completions[place] = self._rambling(group, item, completions[place], rng)
+            spoiled = self._spoil_one(group, item, completions[place], best, rng)
+            if self.claim is not None:
+                claims = (self.claim,) * len(spoiled.token_ids)
+                spoiled = replace(spoiled, behavior_logprobs=claims)
+            completions[place] = spoiled
         return tuple(completions)
+
+    def _spoil_one(
+        self, group: Group, item: Item, sampled: Completion, best: Completion, rng: random.Random
+    ) -> Completion:
+        if self.harm == "copies":
+            return best
+        if self.harm == "noise":
+            return self._noise(len(sampled.token_ids), rng)
+        if self.harm == "wrong":
+            return self._wrong(group, item, sampled)
+        return self._rambling(group, item, sampled, rng)
 
     def _reward(self, group: Group, item: Item, text: bytes) -> float:
         return self.tasks[group.task].reward(item, text.decode("utf-8", "replace"))

@@ -81,9 +81,14 @@ class SimulatedNode:
         self.published = Published()
         loaded = self.party.loaded
         self._adversary = spec.harm and Adversary(
-            harm=spec.harm, share=spec.harm_share, vocabulary=loaded.vocabulary, tokenize=loaded.tokenize, tasks=tasks,
+            harm=spec.harm,
+            share=spec.harm_share,
+            claim=spec.harm_logprob,
+            vocabulary=loaded.vocabulary,
+            tokenize=loaded.tokenize,
+            tasks=tasks,
             most_tokens=run.manifest.limits.completion_tokens,
-        )  # fmt: skip
+        )
 
     @property
     def peer_id(self) -> PeerId:

@@ -74,6 +74,9 @@ class SimulatedParty(Section):
     harm_share: float = Field(
         default=0.5, gt=0, le=1, description="of each group's completions; if all are alike, none has an advantage"
     )
+    harm_logprob: float | None = Field(
+        default=None, ge=-60, le=0, description="what it claims per token; not set: what an honest author would"
+    )
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
