@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ftis_node.commands.simulate import parse_seeds, run_simulations
-from ftis_node.errors import ConfigError
-from ftis_node.simulation.results import read_results
+from ftis_node.errors import ConfigError, HomeError
+from ftis_node.simulation.results import open_results, read_results
 from ftis_node.simulation.specification import read_specification
 from tests.simulations import STUDY, accuracies, make_spec, numbers, write_study
 
@@ -125,6 +125,23 @@ def test_ctrl_c_stops_all_jobs(uninterrupted: Path, tmp_path: Path) -> None:
     assert code == 130, errors
     assert "Traceback" not in errors
     assert read_results(path).done is None
+    assert path.with_suffix(".checkpoint").exists()
+
+
+@pytest.mark.slow
+def test_jobs_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    study, output = write_study(tmp_path), tmp_path / "out"
+    path = output / "study-seed1.jsonl"
+    arguments = ("--seeds", "1,2", "--jobs", "2", "--rounds", "1000000")
+    interrupted(study, output, signal.SIGKILL, lambda: rounds_in(path) >= 1, *arguments)
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            with open_results(path):
+                break
+        except HomeError:
+            assert time.monotonic() < deadline, "a job goes on without its parent"
+            time.sleep(0.2)
     assert path.with_suffix(".checkpoint").exists()
 
 

@@ -14,6 +14,8 @@ from tests.simulations import make_spec, numbers, party, write_study
 
 LARGE = {"model": {"name": "builtin:large-steps"}, "lora": {"rank": 4}}
 
+SHORT = {"model": {"name": "builtin:small", "dtype": "bfloat16"}}
+
 
 @pytest.mark.parametrize(
     "spec",
@@ -25,8 +27,10 @@ LARGE = {"model": {"name": "builtin:large-steps"}, "lora": {"rank": 4}}
         ),
         make_spec(party("ann", training={"agreement_every": 2}), party("bob", node=LARGE), rounds=3),
         make_spec(party("ann"), party("bob", harm="noise"), collaboration="horizontal", rounds=3),
+        # Float32 masters beside the weights.
+        make_spec(party("ann", node=SHORT), party("bob", node=SHORT), rounds=3),
     ],
-    ids=["stale", "agreement", "horizontal"],
+    ids=["stale", "agreement", "horizontal", "bfloat16"],
 )  # fmt: skip
 def test_a_run_that_is_stopped_after_every_round_ends_with_the_same_numbers(
     spec: SimulationSpec, tmp_path: Path
