@@ -239,6 +239,23 @@ def evaluate(
 
 
 @app.command()
+def simulate(
+    study: Annotated[Path, typer.Argument(help="study.toml: the parties, their run, and what is measured.")],
+    seeds: Annotated[str, typer.Option("--seeds", help="Runs to make: 0,1,5-8.")] = "0",
+    output: Annotated[Path, typer.Option("--output", help="Where a result file per seed goes.")] = Path(
+        "simulation-output"
+    ),
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, max=1_000_000, help="Instead of the file's.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, help="Seeds simulated at the same time.")] = 1,
+) -> None:
+    """Several parties in lockstep in one process, without a network: for studies. Goes on where it was stopped."""
+    from ftis_node.commands.simulate import SimulateOptions, parse_seeds, run_simulate
+
+    options = SimulateOptions(study=study, seeds=parse_seeds(seeds), output=output, rounds=rounds, jobs=jobs)
+    raise typer.Exit(run_simulate(options))
+
+
+@app.command()
 def export(
     directory: Annotated[Path, typer.Argument(help="The model folder to write.")],
     home: HomeOption = DEFAULT_HOME,

@@ -10,7 +10,6 @@ group is trained on twice in the lineage of any checkpoint.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import time
@@ -30,10 +29,12 @@ from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
 from ftis_node.peer_groups import PeerGroups
 from ftis_node.round import (
+    FEWEST_HELD_OUT,
     MISMATCH_ALARM,
     OWN,
     build_party,
     check,
+    derived_seed,
     free_slots,
     generate,
     longest_sequence,
@@ -55,7 +56,6 @@ log = logging.getLogger(__name__)
 
 LOG_SECONDS = 2.0
 GENERATIONS_IN_VAIN = 3
-FEWEST_HELD_OUT = 4
 
 
 class Learner:
@@ -224,7 +224,7 @@ class Learner:
             return
         self._activity(f"generating {len(slots)} groups")
         with clock.phase("generating"):
-            seed = _derived_seed(self._seed, self._round, window, first)
+            seed = derived_seed(self._seed, self._round, window, first)
             payload, stats = generate(self._party, self._peer_id, window, slots, seed=seed)
             parts = list(split_payload(payload))
         clock.generation.append(stats)
@@ -277,7 +277,7 @@ class Learner:
         self._activity("measuring whether peers' samples help")
         with clock.phase("measuring"):
             count = max(FEWEST_HELD_OUT, self._config.training.own_groups)
-            seed = _derived_seed(self._seed, self._round)
+            seed = derived_seed(self._seed, self._round)
             held_out = sample_held_out(self._party, count, nonce=self._round, seed=seed)
             return measure_agreement(self._party, held_out, groups)
 
@@ -310,9 +310,3 @@ class Learner:
                 optimizer_state=self._party.trainer.state_dict(),
                 progress=CheckpointProgress(round_number=self._round),
             )
-
-
-def _derived_seed(*parts: int) -> int:
-    """A 63-bit seed for one generation, so that a repeated round samples the same completions."""
-    text = ",".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1

@@ -5,6 +5,7 @@ The learner process and the simulation both call these, so that what is studied 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ from ftis_node.types import Completion, Group, PeerId, RolloutPayload
 log = logging.getLogger(__name__)
 
 OWN = "own"
+
+FEWEST_HELD_OUT = 4
+"""Held-out prompts in one measurement of agreement."""
 
 MISMATCH_ALARM = 0.05
 """Engine and trainer should not differ by more per token on own samples."""
@@ -134,6 +138,12 @@ def group_size(run: Run, config: NodeConfig) -> int:
 def prompt_ids(loaded: LoadedModel, item: Item) -> tuple[int, ...]:
     """An item as this model is asked it."""
     return render_prompt(loaded, item.prompt, system=item.system, raw=item.raw)
+
+
+def derived_seed(*parts: int) -> int:
+    """A 63-bit seed for one generation, so that a repeated round samples the same completions."""
+    text = ",".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
 
 def free_slots(party: Party, author: PeerId, window: int, *, first: int, count: int) -> list[int]:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence
 from ftis_node.training.ftis import LossOutputs
+
+Fate = Literal["trained", "filtered", "zero_advantage", "excluded"]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReport:
+    """What became of one sequence of a step; ``group`` and ``member`` are its place in it.
+
+    ``divergence`` is None where there was none to work out: without an advantage, or excluded.
+    """
+
+    group: int
+    member: int
+    advantage: float
+    fate: Fate
+    divergence: float | None
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,7 @@ class StepReport:
     clipped_share: float | None
     own_logprob_mismatch: float | None
     groups: tuple[GroupReport, ...]
+    sequences: tuple[SequenceReport, ...]
     offending: tuple[tuple[int, int], ...]
     tokens_trained: int
     seconds_scoring: float
@@ -121,3 +139,19 @@ def group_report(index: int, group: TrainingGroup, batch: StepBatch, tally: Step
         mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
         excluded=tuple(reason for row in with_advantage if (reason := batch.sequences[row].excluded) is not None),
     )
+
+
+def sequence_reports(batch: StepBatch, tally: StepTally) -> tuple[SequenceReport, ...]:
+    """One for each sequence of the step, in its order."""
+    return tuple(
+        SequenceReport(group, member, advantage, _fate(batch, tally, row, advantage), tally.divergence.get(row))
+        for row, ((group, member), advantage) in enumerate(zip(batch.positions, batch.advantages.tolist(), strict=True))
+    )
+
+
+def _fate(batch: StepBatch, tally: StepTally, row: int, advantage: float) -> Fate:
+    if advantage == 0:
+        return "zero_advantage"
+    if batch.sequences[row].excluded is not None:
+        return "excluded"
+    return "trained" if tally.keep[row] else "filtered"

@@ -42,6 +42,7 @@ from ftis_node.training.step import (
     add_mismatch,
     group_report,
     note_not_finite,
+    sequence_reports,
 )
 
 log = logging.getLogger(__name__)
@@ -176,6 +177,7 @@ class Trainer:
             clipped_share=tally.clipped / tally.tokens if tally.tokens else None,
             own_logprob_mismatch=tally.mismatch / tally.mismatch_tokens if tally.mismatch_tokens else None,
             groups=tuple(group_report(index, group, batch, tally) for index, group in enumerate(groups)),
+            sequences=sequence_reports(batch, tally),
             offending=tuple(batch.positions[row] for row in sorted(tally.offending)),
             tokens_trained=tally.tokens,
             seconds_scoring=(scored - started) + (done - trained),

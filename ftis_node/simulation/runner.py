@@ -1,0 +1,166 @@
+"""One seed of a simulation, from its start or its last checkpoint to the end of its result file."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ftis_node.evaluate import greedy_accuracy
+from ftis_node.manifest import Run
+from ftis_node.simulation import checkpoint
+from ftis_node.simulation.checkpoint import Progress
+from ftis_node.simulation.figures import DoneLine, EvaluationLine, RunLine, evaluation_line
+from ftis_node.simulation.lockstep import Lockstep
+from ftis_node.simulation.node import SimulatedNode
+from ftis_node.simulation.results import (
+    SCHEMA_VERSION,
+    ResultFile,
+    check_same_run,
+    environment,
+    open_results,
+    result_path,
+)
+from ftis_node.simulation.specification import EvaluationSet, SimulationSpec
+from ftis_node.tasks.registry import build_task
+from ftis_node.tasks.task import Task
+
+log = logging.getLogger(__name__)
+
+OnRound = Callable[[int], None]
+"""Told how many rounds are done: at the start or after a resume, and after each."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A specification with its data loaded, for as many seeds as one likes."""
+
+    spec: SimulationSpec
+    run: Run
+    tasks: Mapping[str, Task]
+    evaluations: Mapping[str, Task]
+
+
+def prepare(spec: SimulationSpec) -> Study:
+    """Load the data. Raises ConfigError, TaskError."""
+    return Study(
+        spec=spec,
+        run=spec.build_run(),
+        tasks={task.name: build_task(task.name, task.parameters, spec.sources()) for task in spec.run.tasks},
+        evaluations={e.name: build_task(e.task, e.parameters, spec.sources()) for e in spec.evaluations},
+    )
+
+
+def simulate(
+    study: Study, seed: int, directory: Path, *, on_round: OnRound | None = None, stop: Callable[[], bool] | None = None
+) -> Path | None:
+    """Run one seed to its end; returns the result file, or None when ``stop`` said so and a checkpoint was written.
+
+    A file that is whole is left as it is, one that isn't goes on from its checkpoint. Raises FtisError.
+    """
+    tell, must_stop = on_round or _nobody, stop or _never
+    path = result_path(directory, study.spec, seed)
+    with open_results(path) as results:
+        begun = results.first_line()
+        if begun is not None:
+            check_same_run(begun, path, study.spec, here=None)
+            if results.is_whole():
+                tell(study.spec.rounds)
+                return path
+        return path if _Simulation(study, seed, results).finish(tell, must_stop) else None
+
+
+def _nobody(done: int) -> None:
+    del done
+
+
+def _never() -> bool:
+    return False
+
+
+class _Simulation:
+    """A run that isn't whole."""
+
+    def __init__(self, study: Study, seed: int, results: ResultFile) -> None:
+        self._study = study
+        self._spec = study.spec
+        self._seed = seed
+        self._results = results
+        self._checkpoint = results.path.with_suffix(".checkpoint")
+        torch.set_num_threads(self._spec.torch_threads)
+        self._lockstep = Lockstep(self._spec, study.run, study.tasks, seed=seed)
+
+    def finish(self, tell: OnRound, must_stop: Callable[[], bool]) -> bool:
+        started = time.monotonic()
+        saved = self._begin_or_resume()
+        tell(self._lockstep.round)
+        while self._lockstep.round < self._spec.rounds:
+            if must_stop():
+                if saved != self._lockstep.round:
+                    self._save()
+                return False
+            self._results.write(self._lockstep.advance())
+            self._results.write(self._evaluate())
+            if self._lockstep.round % self._spec.checkpoint_every == 0:
+                self._save()
+                saved = self._lockstep.round
+            tell(self._lockstep.round)
+        self._results.write([DoneLine(rounds=self._spec.rounds, seconds=round(time.monotonic() - started, 2))])
+        self._results.sync()
+        self._checkpoint.unlink(missing_ok=True)
+        return True
+
+    def _begin_or_resume(self) -> int | None:
+        """Returns the round of the checkpoint that there is now."""
+        device = str(next(self._lockstep.nodes[0].party.loaded.model.parameters()).device)
+        here = environment(device)
+        begun = self._results.first_line()
+        if begun is not None and self._checkpoint.exists():
+            check_same_run(begun, self._results.path, self._spec, here=here)
+            progress = checkpoint.restore(self._checkpoint, self._lockstep)
+            self._results.cut(progress.results_bytes)
+            log.info("%s: goes on after round %d", self._results.path, self._lockstep.round)
+            return self._lockstep.round
+        # Without a checkpoint there is nothing to go on from.
+        self._results.cut(0)
+        first = RunLine(
+            schema_version=SCHEMA_VERSION,
+            seed=self._seed,
+            specification=self._spec,
+            environment=here,
+            made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        )
+        self._results.write([first])
+        self._results.write(self._evaluate())
+        return None
+
+    def _save(self) -> None:
+        checkpoint.save(self._checkpoint, self._lockstep, Progress(self._results.sync()))
+
+    def _evaluate(self) -> Iterator[EvaluationLine]:
+        """What is due after this round. Hostile parties are not measured."""
+        done, every = self._lockstep.round, self._spec.eval_every
+        at_an_end = done in (0, self._spec.rounds)
+        if not at_an_end and not (every and done % every == 0):
+            return
+        for node in self._lockstep.nodes:
+            if node.spec.harm is None:
+                for wanted in self._spec.evaluations:
+                    yield self._evaluate_one(node, wanted, at_an_end=at_an_end)
+
+    def _evaluate_one(self, node: SimulatedNode, wanted: EvaluationSet, *, at_an_end: bool) -> EvaluationLine:
+        items = wanted.items if at_an_end or wanted.items_between is None else wanted.items_between
+        started = time.monotonic()
+        found = greedy_accuracy(
+            node.party.engine,
+            node.party.loaded,
+            self._study.evaluations[wanted.name],
+            limit=items,
+            max_tokens=wanted.max_tokens or self._spec.run.limits.completion_tokens,
+        )
+        return evaluation_line(self._lockstep.round, node.spec.name, wanted, found, time.monotonic() - started)
