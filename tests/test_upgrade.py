@@ -21,7 +21,11 @@ HOMES = Path(__file__).parent / "data" / "homes_v1.tar.xz"
 
 def unpack(folder: Path, name: str) -> Path:
     with tarfile.open(HOMES) as archive:
-        archive.extractall(folder, filter="data")
+        # Filters came with Python 3.11.4, and later versions ask for one.
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)
     return folder / name
 
 

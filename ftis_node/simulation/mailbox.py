@@ -136,7 +136,7 @@ class Mailbox:
         if not checked.same_tokenizer and self._party.config.cross_tokenizer == "off":
             return "foreign_tokenizer"
         task = checked.group.task
-        if self._party.held_out.contains(task, self._party.tasks[task].size, checked.item.index):
+        if self._party.held_out.contains(task, self._party.tasks[task].size, checked.item.prompt):
             return "held_out"
         return None
 

@@ -132,6 +132,13 @@ class Node:
     def start(self) -> None:
         self.page = self.said(r"status page: (http://\S+)").rstrip("/")
 
+    def end(self) -> None:
+        """However it is; its learner ends with it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -153,8 +160,7 @@ def soak(folder: Path, minutes: float, settling: float) -> SoakReport:
         return _watch(nodes, minutes, settling)
     finally:
         for node in nodes:
-            if node.process.poll() is None:
-                node.process.kill()
+            node.end()
 
 
 def _watch(nodes: list[Node], minutes: float, settling: float) -> SoakReport:
