@@ -126,6 +126,7 @@ def test_a_disk_that_is_too_small_for_the_configuration(tmp_path: Path) -> None:
     assert "lower --set ceilings.store_megabytes" in found["disk"]["advice"]
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
     library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
     if library is None:

@@ -117,6 +117,7 @@ def test_ctrl_c_ends_after_the_round_and_says_how_to_go_on(uninterrupted: Path, 
     assert numbers(path) == numbers(uninterrupted)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_jobs(uninterrupted: Path, tmp_path: Path) -> None:
     study, output = write_study(tmp_path), tmp_path / "out"
     path = output / "study-seed1.jsonl"

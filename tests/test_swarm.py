@@ -119,6 +119,7 @@ def alive(wanted: set[int]) -> set[int]:
     return wanted & set(processes("p2pd"))
 
 
+@pytest.mark.slow
 def test_daemons_meet_in_the_dht_and_leave_nothing_behind(tmp_path: Path) -> None:
     """SIGKILL of a daemon ends its DHT process and its learner within 5 s."""
     run = write_run(tmp_path)
