@@ -166,7 +166,7 @@ def doctor(
     from ftis_node.commands.join import JoinOptions
 
     options = JoinOptions(
-        home=home.expanduser(),
+        home=home.expanduser().absolute(),
         peers=_split(peers),
         model=model,
         revision=revision,

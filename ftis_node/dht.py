@@ -140,4 +140,8 @@ class DhtMember:
 
     async def stop(self) -> None:
         if self._discovery is not None:
-            await asyncio.wait_for(self._discovery.stop(), STOP_SECONDS)
+            try:
+                await asyncio.wait_for(self._discovery.stop(), STOP_SECONDS)
+            except (TimeoutError, OSError) as error:
+                # Ctrl-C in a terminal goes to its process too, which then has ended before it is asked to.
+                log.debug("the DHT's process does not answer any more: %s", error)

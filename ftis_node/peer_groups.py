@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError, WireError
 from ftis_node.inbox.content import CheckedGroup
-from ftis_node.inbox.selection import Candidate, Source, attainable, plenty, select
+from ftis_node.inbox.selection import Candidate, Source, attainable, overdue, plenty, select
 from ftis_node.inbox.verify import Rejected
 from ftis_node.round import Party, check, training_group
 from ftis_node.round_report import RoundClock
@@ -21,6 +21,7 @@ from ftis_node.wire.codec import decode_batch, decode_header, decode_payload
 POLL_SECONDS = 0.05
 CHECKS_AT_ONCE = 16
 READY_LIMIT = 10_000
+ARRIVALS = 200
 
 Tell = Callable[[str, int], None]
 """What the learner waits for, and until when at most (ms)."""
@@ -76,6 +77,8 @@ class PeerGroups:
             return wanted
         if not self._store.connected_peers():
             return 0
+        late = overdue(self._store.inbox.arrivals(ARRIVALS), now_ms())
+        rows = [row for row in rows if row.author not in late]
         return attainable(
             [_source(row) for row in rows], wanted, groups_per_step=training.groups_per_step, caps=self._config.caps
         )

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from ftis_node.identity import load_or_create_identity
 from ftis_node.status.judgement import judge
 from ftis_node.status.snapshot import NodeStatus

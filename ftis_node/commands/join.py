@@ -10,9 +10,10 @@ from pathlib import Path
 from ftis_node.commands.init import run_toml
 from ftis_node.config import NodeConfig, load_node_config
 from ftis_node.config_file import node_toml
-from ftis_node.errors import ConfigError, HomeError
+from ftis_node.errors import ConfigError, FtisError, HomeError
 from ftis_node.log import FORMATS, LEVELS, LogSettings, set_up_logging
 from ftis_node.node import NodeOptions, run_node
+from ftis_node.supervision import EXIT_UNUSABLE
 from ftis_node.types import RunId
 
 log = logging.getLogger(__name__)
@@ -48,17 +49,31 @@ class JoinOptions:
 def run_join(options: JoinOptions) -> int:
     """Run until stopped; returns the exit code. Raises FtisError on unusable input."""
     set_up_logging("node", options.log)
+    written = [path for path in (options.home / NODE_FILE, options.home / RUN_FILE) if not path.exists()]
     config = settle_config(options)
-    node = NodeOptions(
-        home=options.home,
-        run_file=settle_run_file(options.home, options.run),
-        expected_run_id=parse_run_id(options.run_id),
-        log=options.log,
-        until_stdin_closes=options.until_stdin_closes,
-        trains=options.trains,
-        invitation=options.invitation,
-    )
-    return run_node(node, config)
+    try:
+        node = NodeOptions(
+            home=options.home,
+            run_file=settle_run_file(options.home, options.run),
+            expected_run_id=parse_run_id(options.run_id),
+            log=options.log,
+            until_stdin_closes=options.until_stdin_closes,
+            trains=options.trains,
+            invitation=options.invitation,
+        )
+        code = run_node(node, config)
+    except FtisError as error:
+        _take_back(written, error.exit_code)
+        raise
+    _take_back(written, code)
+    return code
+
+
+def _take_back(written: list[Path], code: int) -> None:
+    """A first start that was a mistake leaves no settings behind, which later starts would go by."""
+    if code == EXIT_UNUSABLE:
+        for path in written:
+            path.unlink(missing_ok=True)
 
 
 def log_settings(level: str, form: str) -> LogSettings:
@@ -77,6 +92,8 @@ def settle_config(options: JoinOptions) -> NodeConfig:
     """
     config = read_config(options)
     stored = options.home / NODE_FILE
+    if stored.exists() and options.config_file is None and config != load_node_config(stored):
+        log.info("options that differ from %s hold for this start only: edit the file to keep them", stored)
     if not stored.exists():
         try:
             options.home.mkdir(parents=True, exist_ok=True, mode=0o700)

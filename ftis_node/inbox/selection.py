@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ftis_node.config import CapsConfig
@@ -33,6 +33,29 @@ class Source:
     neighbour: PeerId
     address_range: str
     author_groups: int
+
+
+OVERDUE_FACTOR = 4.0
+SHORTEST_PATIENCE_MS = 1_000.0
+FEWEST_ARRIVALS = 4
+
+
+def overdue(arrivals: Iterable[tuple[PeerId, int]], now_ms: int) -> set[PeerId]:
+    """Authors of whom nothing has come for much longer than is usual for them; ``arrivals``: author and time (ms).
+
+    Nodes that all wait for each other would wait until their timeouts: each has what the others could give, and none
+    makes more. An author with few arrivals is never overdue, for its pace isn't known.
+    """
+    times: dict[PeerId, list[int]] = {}
+    for author, at_ms in arrivals:
+        times.setdefault(author, []).append(at_ms)
+    late = set()
+    for author, came in times.items():
+        pace = (max(came) - min(came)) / max(1, len(came) - 1)
+        patience = max(SHORTEST_PATIENCE_MS, OVERDUE_FACTOR * pace)
+        if len(came) >= FEWEST_ARRIVALS and now_ms - max(came) > patience:
+            late.add(author)
+    return late
 
 
 def attainable(sources: Sequence[Source], wanted: int, *, groups_per_step: int, caps: CapsConfig) -> int:

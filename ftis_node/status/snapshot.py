@@ -251,8 +251,9 @@ def _activity(stored: Activity | None, learner: ProcessState | None, at_ms: int)
     """What the learner does; what it did before it was started again doesn't count."""
     if stored is None:
         return Activity("starting", 0, 0 if learner is None else learner.since_ms or 0, None)
-    if learner is not None and learner.since_ms is not None and stored.since_ms < learner.since_ms <= at_ms:
-        return Activity("starting", stored.round, learner.since_ms, None)
+    restarted_ms = None if learner is None or learner.text != "running" else learner.since_ms
+    if restarted_ms is not None and stored.since_ms < restarted_ms <= at_ms:
+        return Activity("starting", stored.round, restarted_ms, None)
     return stored
 
 

@@ -67,9 +67,10 @@ def health_document(answers: Sequence[Answer], *, asked_at_ms: int, bounds: Boun
         return HealthDocument(asked_at_ms=asked_at_ms, nodes=nodes, swarm=None, bounds=None)
     answered = _distinct(answers)
     words = _words(answered.values())
-    silent = _known_from_others(words, answered)
+    named = {answer.peer_id for answer in answers if answer.named}
+    silent = [peer for peer in _known_from_others(words, answered) if peer not in named]
     views = [_node(answer, _seen(words[peer], len(answered) - 1)) for peer, answer in answered.items()]
-    in_vain = [a for a in answers if a.status is None and a.peer_id not in answered and a.peer_id not in silent]
+    in_vain = [a for a in answers if not _answers(a) and a.peer_id not in answered and a.peer_id not in silent]
     views += [_node(answer, None) for answer in in_vain if answer.named]
     asked = {answer.peer_id for answer in answers}
     views += [
@@ -81,11 +82,16 @@ def health_document(answers: Sequence[Answer], *, asked_at_ms: int, bounds: Boun
     return HealthDocument(asked_at_ms=asked_at_ms, nodes=nodes, swarm=swarm, bounds=bounds)
 
 
+def _answers(answer: Answer) -> bool:
+    """The store of a home whose daemon is down can be read, but that node is not in the swarm."""
+    return answer.status is not None and answer.status.daemon_running
+
+
 def _distinct(answers: Iterable[Answer]) -> dict[str, Answer]:
     """One answer per node, though it may have been asked at two addresses; a named one before others."""
     found: dict[str, Answer] = {}
     for answer in answers:
-        if answer.status is not None and answer.peer_id is not None:
+        if _answers(answer) and answer.peer_id is not None:
             held = found.get(answer.peer_id)
             if held is None or (answer.named and not held.named):
                 found[answer.peer_id] = answer

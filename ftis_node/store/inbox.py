@@ -168,6 +168,13 @@ class InboxStore:
         ).fetchall()
         return [SourceRow(PeerId(bytes(r[0])), PeerId(bytes(r[1])), str(r[2]), int(r[4])) for r in rows]
 
+    def arrivals(self, limit: int) -> list[tuple[PeerId, int]]:
+        """Author and time (ms) of the newest batches."""
+        rows = self._db.execute(
+            "SELECT author, received_at_ms FROM received ORDER BY received_at_ms DESC LIMIT ?", (limit,)
+        ).fetchall()
+        return [(PeerId(bytes(r[0])), int(r[1])) for r in rows]
+
     def unchecked_sources(self) -> list[SourceRow]:
         """Authors of batches without verdicts, with the way of one of them."""
         rows = self._db.execute(

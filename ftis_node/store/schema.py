@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from ftis_node.errors import HomeError, StoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 BUSY_TIMEOUT_SECONDS = 20.0
 STORE_FILE = "store.sqlite3"
 
@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS received (
     groups INTEGER NOT NULL, sequences INTEGER NOT NULL, data BLOB NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS received_by_age ON received (created_at_ms);
+CREATE INDEX IF NOT EXISTS received_by_arrival ON received (received_at_ms, author);
 CREATE TABLE IF NOT EXISTS received_slots (
     author BLOB NOT NULL, window INTEGER NOT NULL, slot INTEGER NOT NULL, keep_until_ms INTEGER NOT NULL,
     epoch INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (author, window, slot)

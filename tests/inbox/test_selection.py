@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftis_node.config import CapsConfig
-from ftis_node.inbox.selection import Candidate, Source, attainable, select
+from ftis_node.inbox.selection import Candidate, Source, attainable, overdue, select
 from ftis_node.types import BatchName, PeerId
 
 
@@ -94,3 +94,17 @@ def test_waiting_is_worth_what_the_caps_allow() -> None:
     assert most(source(1)) == 12  # half of the step from one author
     assert most(source(1), source(2)) == 18
     assert most(source(1, groups=0), source(2, groups=0)) == 6  # newcomers share a quarter
+
+
+def test_an_author_is_overdue_by_its_own_pace() -> None:
+    fast, slow, new = (PeerId(bytes([number]) * 32) for number in (1, 2, 3))
+    arrivals = [
+        *((fast, 10_000 + 500 * step) for step in range(10)),
+        *((slow, 20_000 * step) for step in range(4)),
+        *((new, 100 + step) for step in range(3)),
+    ]
+    assert overdue(arrivals, 14_600) == set()
+    assert overdue(arrivals, 17_000) == {fast}
+    assert overdue(arrivals, 60_000 + 79_000) == {fast}
+    assert overdue(arrivals, 60_000 + 81_000) == {fast, slow}
+    assert overdue([], 1) == set()
