@@ -290,7 +290,7 @@ def _without_storage(what: str) -> Iterator[None]:
     """A stop goes on when the home can't be written."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         if (fault := storage_fault(error)) is None:
             raise
         log.warning("%s; the store can't be written: %s", what, fault)

@@ -146,11 +146,28 @@ def test_a_home_that_becomes_read_only(tmp_path: Path) -> None:
         before = published_of(node.home)
         with frozen(node.home):
             until_named("the home is read-only", node.home)
+            os.sync()  # from here on a write to memory that is mapped from a file is answered with SIGBUS
             time.sleep(3)
             assert node.process.poll() is None
         goes_on(node)
         assert before <= published_of(node.home)
         assert node.terminate() == 0
+
+
+def test_a_node_stops_in_order_in_a_read_only_home(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    with Daemon(tmp_path / "node", run=run, sets=FAST) as node:
+        node.after_round(2)
+        before = published_of(node.home)
+        with frozen(node.home):
+            until_named("the home is read-only", node.home)
+            os.sync()
+            time.sleep(1)
+            assert node.terminate() == 0
+            wait_for_unlocked(node.home)
+        with Daemon(node.home, sets=FAST) as again:
+            goes_on(again)
+        assert before <= published_of(node.home)
 
 
 def test_a_home_on_a_read_only_disk_is_one_line(tmp_path: Path) -> None:

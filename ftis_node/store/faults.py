@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sqlite3
 
@@ -26,6 +27,13 @@ _TEXTS = (
 )
 
 
+def _not_permitted(error: OSError) -> str | None:
+    """Of a file; sockets are refused with the same numbers."""
+    if error.errno not in (errno.EPERM, errno.EACCES) or not isinstance(error.filename, str | os.PathLike):
+        return None
+    return f"{error.filename}: {os.strerror(error.errno)}"
+
+
 def storage_fault(error: BaseException | None) -> str | None:
     """What is wrong with the home, in words, if that is what this error, or the one behind it, tells."""
     while error is not None:
@@ -33,7 +41,7 @@ def storage_fault(error: BaseException | None) -> str | None:
             name = getattr(error, "sqlite_errorname", None) or ""
             fault = next((text for prefix, text in _SQLITE.items() if name.startswith(prefix)), None)
         elif isinstance(error, OSError):
-            fault = _ERRNOS.get(error.errno or 0)
+            fault = _ERRNOS.get(error.errno or 0) or _not_permitted(error)
         else:
             fault = next((text for pattern, text in _TEXTS if pattern.search(str(error))), None)
         if fault is not None:

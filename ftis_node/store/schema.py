@@ -15,9 +15,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ftis_node.errors import HomeError, StoreError
+from ftis_node.store.connection import connect
 
 SCHEMA_VERSION = 4
-BUSY_TIMEOUT_SECONDS = 20.0
 STORE_FILE = "store.sqlite3"
 
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs", "ceph", "lustre"})
@@ -106,7 +106,7 @@ def open_database(home: Path, *, durable: bool) -> sqlite3.Connection:
     refuse_network_filesystem(home)
     path = home / STORE_FILE
     try:
-        database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+        database = connect(path)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         with transaction(database):
@@ -121,7 +121,7 @@ def open_database(home: Path, *, durable: bool) -> sqlite3.Connection:
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         if not durable:
             database.execute("PRAGMA synchronous = NORMAL")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, OSError) as error:
         raise StoreError(f"{path}: can't be opened: {error}") from error
     path.chmod(0o600)
     return database
@@ -192,14 +192,16 @@ def _look_into_read_only(path: Path, error: sqlite3.OperationalError) -> tuple[s
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All or nothing. IMMEDIATE, so that two writers wait for each other instead of failing halfway."""
-    database.execute("BEGIN IMMEDIATE")
+    if database.in_transaction:  # a stop signal cut the one before off where no handler could see it
+        database.execute("ROLLBACK")
     try:
+        database.execute("BEGIN IMMEDIATE")
         yield
+        database.execute("COMMIT")
     except BaseException:  # also a stop signal in the middle of a write
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
-    database.execute("COMMIT")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import functools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.status.nodes import trained_home
 from tests.tracking.driving import add_rounds, tracked, until
@@ -24,24 +25,34 @@ def test_wandb_offline_holds_every_round_once(tmp_path: Path) -> None:
             assert process.wait(30) == 0
     runs = sorted((home / "tracking" / "wandb").glob("offline-run-*"))
     assert len(runs) == 2
-    assert len({run.name.rpartition("-")[2] for run in runs}) == 1, "both go on with one run"
+    assert len({run_id(run) for run in runs}) == 1, "both go on with one run"
     assert [logged_steps(run) for run in runs] == [[1, 2, 3], [4, 5]]
     assert not [file for run in runs for file in (run / "files").rglob("*") if file.name == "wandb-metadata.json"]
 
 
 def logged_steps(run: Path) -> list[int]:
     """Out of the file that W&B's client keeps of an offline run."""
+    held = records(run)
+    steps = [record.history.step.num for record in held if record.WhichOneof("record_type") == "history"]
+    names = {"/".join(item.nested_key) for record in held for item in record.history.item}
+    assert "reward/own_reward" in names
+    return steps
+
+
+def run_id(run: Path) -> str:
+    """The folder's name isn't it: a second one of the same second has a number behind it."""
+    (found,) = (record.run.run_id for record in records(run) if record.WhichOneof("record_type") == "run")
+    return str(found)
+
+
+def records(run: Path) -> list[Any]:
     from wandb.proto import wandb_internal_pb2
 
     (file,) = run.glob("*.wandb")
-    records = [
+    return [
         wandb_internal_pb2.Record.FromString(data)  # type: ignore[attr-defined]
         for data in log_records(file.read_bytes())
     ]
-    steps = [record.history.step.num for record in records if record.WhichOneof("record_type") == "history"]
-    names = {"/".join(item.nested_key) for record in records for item in record.history.item}
-    assert "reward/own_reward" in names
-    return steps
 
 
 def log_records(data: bytes) -> Iterator[bytes]:
