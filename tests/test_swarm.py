@@ -1,5 +1,6 @@
 """Whole daemons as a swarm: relays, addresses passed on, bootstraps that go away, bans."""
 
+import os
 import shutil
 import signal
 import time
@@ -141,3 +142,15 @@ def test_daemons_meet_in_the_dht_and_leave_nothing_behind(tmp_path: Path) -> Non
         children = p2pd_of(a)
         assert a.terminate() == 0
         assert not alive(children)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 4.0])
+def test_ctrl_c_reaches_every_process_of_a_node_and_it_stops_in_order(tmp_path: Path, seconds: float) -> None:
+    with Daemon(tmp_path / "node", run=write_run(tmp_path), dht=True) as node:
+        node.address()
+        time.sleep(seconds)
+        os.killpg(node.process.pid, signal.SIGINT)
+        assert node.process.wait(30) == 0
+        lines = node.log.splitlines()
+        assert lines[-1].endswith("stopped")
+        assert not [line for line in lines if "ERROR" in line or "Traceback" in line or "killed" in line]

@@ -9,54 +9,21 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from ftis_node.allocator import tune_malloc
 from ftis_node.config import NodeConfig
 from ftis_node.errors import FtisError
 from ftis_node.log import LogSettings, set_up_logging
+from ftis_node.stop_signal import StopRequested, StopSignal
 from ftis_node.store.faults import storage_fault
 from ftis_node.supervision import EXIT_STORAGE, LAST_WORDS
 
 log = logging.getLogger(__name__)
 
 EXIT_ORPHANED = 3
-
-
-class StopRequested(BaseException):
-    """SIGTERM: unwinds to ``main`` from wherever the work is, except out of a protected block."""
-
-
-class StopSignal:
-    """Turns SIGTERM into StopRequested, but lets a protected block (a checkpoint write) finish first."""
-
-    def __init__(self) -> None:
-        self._protected = 0
-        self._requested = False
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the network half's to handle
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        already, self._requested = self._requested, True
-        if not self._protected and not already:
-            raise StopRequested
-
-    @contextmanager
-    def protected(self) -> Iterator[None]:
-        self._protected += 1
-        try:
-            yield
-        finally:
-            self._protected -= 1
-        if self._requested and not self._protected:
-            raise StopRequested
 
 
 def main() -> int:

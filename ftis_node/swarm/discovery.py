@@ -7,10 +7,13 @@ around for long. That a peer is not in the DHT says nothing about it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import logging
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hivemind.dht import DHTNode
@@ -100,6 +103,19 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return bool(super().store_subkey(key, subkey, value, expiration_time))
 
 
+@contextlib.contextmanager
+def _children_out_of_reach_of_the_terminal() -> Iterator[None]:
+    """Ctrl-C goes to the whole process group. hivemind's daemon must outlive it, so that this node can say goodbye and
+    end it in order; but hivemind doesn't let us say how its process is started. It ends with this process anyway.
+    """
+    loop = asyncio.get_running_loop()
+    loop.subprocess_exec = functools.partial(loop.subprocess_exec, process_group=0)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del loop.subprocess_exec  # the class's own again
+
+
 class Discovery:
     """This node's place in the DHT."""
 
@@ -114,10 +130,11 @@ class Discovery:
         use_hivemind_log_handler("nowhere")
         logging.getLogger("hivemind").setLevel(logging.ERROR)
         try:
-            node = await DHTNode.create(
-                host_maddrs=[listen], initial_peers=[], record_validator=RecordGuard(run), use_relay=False,
-                auto_nat=False, nat_port_map=False, ensure_bootstrap_success=False,
-            )  # fmt: skip
+            with _children_out_of_reach_of_the_terminal():
+                node = await DHTNode.create(
+                    host_maddrs=[listen], initial_peers=[], record_validator=RecordGuard(run), use_relay=False,
+                    auto_nat=False, nat_port_map=False, ensure_bootstrap_success=False,
+                )  # fmt: skip
         except (RuntimeError, OSError, ValueError) as error:
             raise DiscoveryError(f"the DHT node can't start: {str(error).splitlines()[0]}") from error
         node.protocol.storage = BoundedStorage()
