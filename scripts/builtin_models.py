@@ -36,6 +36,12 @@ def sums(far: float) -> tuple[Kind, ...]:
     return Kind(far, "addition", FAR), Kind(1 - far, "addition", NEAR)
 
 
+# Tokens for the numbers from 10 to 99, and for a digit with the sign of equality behind it: 24+3=27 is 24 + 3= 27.
+MERGES = (
+    *((str(tens), str(ones)) for tens in range(1, 10) for ones in range(10)),
+    *((str(digit), "=") for digit in range(10)),
+)
+
 SCHOOL_SMALL = Stage(2400, 2e-3, step_by_step=0.7, wrong_direct=0.1, wrong_steps=0.05, kinds=sums(0.3))
 SCHOOL_LARGE = Stage(1400, 1e-3, step_by_step=0.7, wrong_direct=0.1, wrong_steps=0.05, kinds=sums(0.3))
 SCHOOL_STEPS = Stage(620, 1e-3, step_by_step=0.9, wrong_direct=0.3, wrong_steps=0.3, kinds=sums(0.5))
@@ -46,6 +52,7 @@ STARTS = (
     Start("small", hidden=64, layers=2, seed=1, stages=(SCHOOL_SMALL, HABIT_SMALL)),
     Start("large", hidden=128, layers=4, seed=2, stages=(SCHOOL_LARGE, HABIT_LARGE)),
     Start("large-steps", hidden=128, layers=4, seed=3, stages=(SCHOOL_STEPS,)),
+    Start("merged", hidden=64, layers=2, seed=4, stages=(SCHOOL_SMALL, HABIT_SMALL), merges=MERGES),
 )
 
 
