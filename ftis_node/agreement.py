@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 from torch import Tensor
 
-from ftis_node.round import OWN, Party, fits, group_size, prompt_ids
+from ftis_node.round import FEWEST_HELD_OUT, OWN, Party, derived_seed, fits, group_size, prompt_ids
 from ftis_node.store import authors
 from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
@@ -24,12 +25,29 @@ MEASURED_AUTHORS = 16
 """At most, those with the most groups in the step."""
 
 
+def is_due(party: Party, round_number: int) -> bool:
+    """Whether this round is one of those in which it is measured."""
+    every = party.config.training.agreement_every
+    return every > 0 and round_number % every == 0
+
+
+def agreement_of_round(
+    party: Party, groups: Sequence[TrainingGroup], *, round_number: int, seed: int
+) -> dict[bytes, float]:
+    """Sample held-out prompts and measure; ``seed`` is the party's."""
+    count = max(FEWEST_HELD_OUT, party.config.training.own_groups)
+    held_out = sample_held_out(party, count, nonce=round_number, seed=derived_seed(seed, round_number))
+    return measure_agreement(party, held_out, groups)
+
+
 def measure_agreement(
     party: Party, held_out: Sequence[TrainingGroup], groups: Sequence[TrainingGroup]
 ) -> dict[bytes, float]:
     """The cosine for each author in a step, for own groups (``authors.OWN``) and all peers' ones (``authors.PEERS``).
 
-    Takes no step. An author whose groups have no gradient is left out; all are when the held-out ones have none.
+    Takes no step. An author whose groups have no gradient is left out; all are when the held-out ones have none. An
+    author is measured as if its groups weighed 1, so that who weighs nothing can get better; in the sum over all peers
+    they weigh what they do in the step.
     """
     direction = party.trainer.gradient_sketch(held_out) if held_out else None
     if direction is None:
@@ -41,14 +59,14 @@ def measure_agreement(
     agreements: dict[bytes, float] = {}
     of_peers: Tensor | None = None
     for origin in most:
-        gradient = party.trainer.gradient_sketch(by_author[origin])
+        gradient = party.trainer.gradient_sketch([replace(group, weight=1.0) for group in by_author[origin]])
         if gradient is None:
             continue
         author = authors.OWN if origin == OWN else bytes.fromhex(origin)
         _note(agreements, author, direction, gradient)
         if origin != OWN:
-            # A gradient is a mean over its groups: back to the sum, in which every group counts alike.
-            weighted = gradient * len(by_author[origin])
+            # A gradient is a mean over its groups: back to the sum, in which every group counts by its weight.
+            weighted = gradient * sum(group.weight for group in by_author[origin])
             of_peers = weighted if of_peers is None else of_peers + weighted
     if of_peers is not None:
         _note(agreements, authors.PEERS, direction, of_peers)

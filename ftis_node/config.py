@@ -10,57 +10,18 @@ import math
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
-from pydantic.dataclasses import dataclass
+from pydantic import Field, model_validator
 
+from ftis_node.objective import AdvantageNorm as AdvantageNorm
+from ftis_node.objective import FtisConfig as FtisConfig
+from ftis_node.objective import KlEstimator as KlEstimator
+from ftis_node.objective import Method as Method
 from ftis_node.sections import Section, apply_override, parse_section, read_toml
 
-Method = Literal["nois", "vis", "tis", "f-nois", "f-vis", "f-tis"]
-KlEstimator = Literal["k3", "k3_forward", "k1_mean", "k1_sum"]
-AdvantageNorm = Literal["std", "none"]
 CrossTokenizer = Literal["all", "positives", "off"]
+PeerWeighting = Literal["uniform", "usefulness"]
 
-DEFAULT_K3_THRESHOLD = 50.0
 DEFAULT_STATUS_ADDRESS = "127.0.0.1:9477"
-
-
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", ser_json_inf_nan="constants"))
-class FtisConfig:
-    """The objective (F-TIS, arXiv 2605.22537).
-
-    ``kl_threshold`` is the largest divergence at which a sequence with a negative advantage still
-    contributes. Its default, 50, is calibrated for the ``k3`` estimator only: any other estimator
-    needs an explicit value. ``truncation`` is the upper bound C of the importance weight
-    (``inf`` switches truncation off).
-    """
-
-    method: Method = Field(
-        default="f-tis", description="nois, vis or tis; with f- in front the divergence filter is on"
-    )
-    truncation: float = Field(default=2.0, gt=0, description="upper bound C of the importance weight; inf for none")
-    kl_threshold: float | None = Field(
-        default=None, description="g of the filter; 50 for k3, no default for the others"
-    )
-    kl_estimator: KlEstimator = Field(default="k3", description="k3, k3_forward, k1_mean or k1_sum")
-    clip_epsilon: float = Field(default=0.2, gt=0, lt=1, description="clip range of the policy ratio")
-
-    @model_validator(mode="after")
-    def _threshold_fits_estimator(self) -> Self:
-        if self.kl_threshold is None:
-            if self.kl_estimator != "k3":
-                raise ValueError(
-                    f"kl_threshold must be set for kl_estimator = {self.kl_estimator!r}:"
-                    " the default of 50 is calibrated for 'k3' only"
-                )
-            object.__setattr__(self, "kl_threshold", DEFAULT_K3_THRESHOLD)
-        elif math.isnan(self.kl_threshold):
-            raise ValueError("kl_threshold must be a number, not nan")
-        return self
-
-    @property
-    def filters(self) -> bool:
-        """Whether the method has the filter (``f-`` in front)."""
-        return self.method.startswith("f-")
 
 
 class ModelConfig(Section):
@@ -135,10 +96,20 @@ class TrainingConfig(Section):
     agreement_every: int = Field(
         default=20, ge=0, description="rounds from one measurement of whether peers' samples help to the next; 0: never"
     )
+    peer_weighting: PeerWeighting = Field(
+        default="uniform",
+        description="uniform: all peers' samples weigh alike; usefulness: by their author's measured agreement",
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**62, description="drawn once and remembered if not set")
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads of the learner; torch's choice if not set"
     )
+
+    @model_validator(mode="after")
+    def _usefulness_is_measured(self) -> Self:
+        if self.peer_weighting == "usefulness" and not self.agreement_every:
+            raise ValueError("peer_weighting = 'usefulness' needs measurements: agreement_every must be at least 1")
+        return self
 
     @property
     def own_groups(self) -> int:

@@ -20,7 +20,7 @@ from types import TracebackType
 
 import torch
 
-from ftis_node.agreement import measure_agreement, sample_held_out
+from ftis_node.agreement import agreement_of_round, is_due
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError
@@ -29,8 +29,6 @@ from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
 from ftis_node.peer_groups import PeerGroups
 from ftis_node.round import (
-    FEWEST_HELD_OUT,
-    MISMATCH_ALARM,
     OWN,
     build_party,
     check,
@@ -42,14 +40,14 @@ from ftis_node.round import (
     train,
     training_group,
 )
-from ftis_node.round_report import RoundClock, build_report, count_by_author, describe
+from ftis_node.round_report import RoundClock, build_report, count_by_author, describe, log_faults
 from ftis_node.store.inbox import ReadyGroup
 from ftis_node.store.learner import LearnerStore
 from ftis_node.store.reports import RoundReport, Totals
 from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_checkpoint
 from ftis_node.training.collate import TrainingGroup
-from ftis_node.training.step import StepReport
 from ftis_node.types import LocalProfile, short_id
+from ftis_node.usefulness import weight_factors, weighted
 from ftis_node.wire.codec import decode_payload, split_payload
 
 log = logging.getLogger(__name__)
@@ -251,7 +249,9 @@ class Learner:
         trainer = self._party.trainer
         budget = trainer.micro_batch_tokens
         self._store.enter_step(budget)
-        groups = [*own, *(group for _, group in peers)]
+        weighted_by_use = self._config.training.peer_weighting == "usefulness"
+        factors = weight_factors(self._store.measurements()) if weighted_by_use else {}
+        groups = weighted([*own, *(group for _, group in peers)], factors)
         agreements = self._measure_agreement(groups, clock)
         step = train(self._party, groups)
         self._store.leave_step()
@@ -260,45 +260,24 @@ class Learner:
                 f"ran out in round {self._round}: micro-batches of {trainer.micro_batch_tokens:,} tokens since then"
             )
         report = build_report(self._round, step, clock, before=self._totals)
-        self._warn_of_faults(step, [ready for ready, _ in peers], len(own))
+        log_faults(
+            step, [ready.name for ready, _ in peers], own=len(own), round_number=self._round,
+            untruncated=self._run.manifest.sampling.untruncated,
+        )  # fmt: skip
         self._totals = report.totals
         forget_before = now_ms() - 2 * int(self._run.manifest.limits.max_age_seconds * 1000)
         used = [(ready.name, ready.group_index) for ready in chosen]
-        self._store.finish_round(
-            self._round, used, report, count_by_author(step, agreements), forget_before_ms=forget_before
-        )
+        by_author = count_by_author(step, agreements, weighted=weighted_by_use)
+        self._store.finish_round(self._round, used, report, by_author, forget_before_ms=forget_before)
         return report
 
     def _measure_agreement(self, groups: list[TrainingGroup], clock: RoundClock) -> dict[bytes, float]:
         """Every so many rounds: whose samples point where own held-out prompts do."""
-        every = self._config.training.agreement_every
-        if not every or self._round % every:
+        if not is_due(self._party, self._round):
             return {}
         self._activity("measuring whether peers' samples help")
         with clock.phase("measuring"):
-            count = max(FEWEST_HELD_OUT, self._config.training.own_groups)
-            seed = derived_seed(self._seed, self._round)
-            held_out = sample_held_out(self._party, count, nonce=self._round, seed=seed)
-            return measure_agreement(self._party, held_out, groups)
-
-    def _warn_of_faults(self, step: StepReport, peers: list[ReadyGroup], own: int) -> None:
-        """Samples whose log-probs are not finite are named; they are not used again."""
-        for group, sequence in step.offending:
-            where = "own" if group < own else f"batch {short_id(peers[group - own].name)}"
-            log.error(
-                "log-probs that are not finite: %s, group %d, sequence %d",
-                where,
-                group,
-                sequence,
-                extra=about(round_number=self._round),
-            )
-        mismatch = step.own_logprob_mismatch
-        if mismatch is not None and mismatch > MISMATCH_ALARM and self._run.manifest.sampling.untruncated:
-            log.warning(
-                "engine and trainer disagree by %.3f per token on own samples",
-                mismatch,
-                extra=about(round_number=self._round),
-            )
+            return agreement_of_round(self._party, groups, round_number=self._round, seed=self._seed)
 
     def _save(self) -> None:
         self._activity("writing a checkpoint")

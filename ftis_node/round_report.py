@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from ftis_node.log import about
 from ftis_node.rollout.engine import GenerationStats
-from ftis_node.round import OWN
+from ftis_node.round import MISMATCH_ALARM, OWN
 from ftis_node.store import authors
 from ftis_node.store.authors import AuthorRound
 from ftis_node.store.reports import PhaseSeconds, RoundReport, SequenceCounts, Totals, add_to_totals
 from ftis_node.training.step import GroupReport, StepReport
-from ftis_node.types import short_id
+from ftis_node.types import BatchName, short_id
+
+log = logging.getLogger(__name__)
 
 
 class RoundClock:
@@ -54,6 +58,8 @@ def build_report(round_number: int, step: StepReport, clock: RoundClock, *, befo
         importance_weight=step.importance_weight,
         truncated_share=step.truncated_share,
         clipped_share=step.clipped_share,
+        kl_threshold=step.kl_threshold,
+        peer_weight=_mean([group.weight for group in peers]),
         peer_divergence=_mean([group.divergence for group in peers if group.divergence is not None]),
         own_logprob_mismatch=step.own_logprob_mismatch,
         generated_tokens=tokens,
@@ -73,8 +79,13 @@ def build_report(round_number: int, step: StepReport, clock: RoundClock, *, befo
     return add_to_totals(before, report)
 
 
-def count_by_author(step: StepReport, agreements: Mapping[bytes, float]) -> list[AuthorRound]:
-    """What became of each author's sequences in this step, with the agreements measured in this round."""
+def count_by_author(
+    step: StepReport, agreements: Mapping[bytes, float], *, weighted: bool = False
+) -> list[AuthorRound]:
+    """What became of each author's sequences in this step, with the agreements measured in this round.
+
+    ``weighted``: authors may weigh differently, and what they weigh is kept.
+    """
     by_author: defaultdict[bytes, list[GroupReport]] = defaultdict(list)
     for group in step.groups:
         by_author[authors.OWN if group.origin == OWN else bytes.fromhex(group.origin)].append(group)
@@ -87,12 +98,27 @@ def count_by_author(step: StepReport, agreements: Mapping[bytes, float]) -> list
             filtered=sum(group.filtered for group in groups),
             zero_advantage=sum(group.zero_advantage for group in groups),
             excluded=sum(len(group.excluded) for group in groups),
+            weight=groups[0].weight if weighted and author != authors.OWN else None,
         )
         for author, groups in by_author.items()
     ]
     if authors.PEERS in agreements:
         rows.append(AuthorRound(authors.PEERS, agreement=agreements[authors.PEERS]))
     return rows
+
+
+def log_faults(step: StepReport, peers: Sequence[BatchName], *, own: int, round_number: int, untruncated: bool) -> None:
+    """Samples whose log-probs are not finite are named, ``peers`` being the batches behind ``own`` own groups.
+
+    Engine and trainer can only be compared where sampling is ``untruncated``.
+    """
+    extra = about(round_number=round_number)
+    for group, sequence in step.offending:
+        where = "own" if group < own else f"batch {short_id(peers[group - own])}"
+        log.error("log-probs that are not finite: %s, group %d, sequence %d", where, group, sequence, extra=extra)
+    mismatch = step.own_logprob_mismatch
+    if mismatch is not None and mismatch > MISMATCH_ALARM and untruncated:
+        log.warning("engine and trainer disagree by %.3f per token on own samples", mismatch, extra=extra)
 
 
 def describe(report: RoundReport) -> str:

@@ -36,6 +36,8 @@ METRICS: dict[str, dict[str, frozenset[str]]] = {
     "ftis_importance_weight": {},
     "ftis_truncated_share": {},
     "ftis_clipped_share": {},
+    "ftis_kl_threshold": {},
+    "ftis_peer_weight": {},
     "ftis_peer_divergence": {},
     "ftis_own_logprob_mismatch": {},
     "ftis_gradient_norm": {},

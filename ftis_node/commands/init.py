@@ -61,14 +61,15 @@ def run_toml(
     task = build_task(task_name, parameters or {}, sources or TaskSources())
     spec = TaskSpec(name=task_name, parameters=dict(parameters or {}), size=task.size, data_hash=task.data_hash)
     check_task(spec, sources or TaskSources())
+    is_short = task_name in ("addition", "arithmetic")
     return _RUN_TOML.format(
         name=name,
         task=toml_value(task_name),
         parameters=toml_value(spec.parameters),
         size=task.size,
         data_hash=task.data_hash,
-        prompt_tokens=64 if task_name == "addition" else 1024,
-        completion_tokens=48 if task_name == "addition" else 1024,
+        prompt_tokens=64 if is_short else 1024,
+        completion_tokens=48 if is_short else 1024,
     )
 
 

@@ -75,7 +75,8 @@ class RoundLine(_Line):
     """One party's round. By origin: ``"own"``, or the name of the party that sampled.
 
     ``reward`` is of own groups, ``rewards`` of all in the step; ``divergence`` is by origin and by the sign of the
-    advantage. Gradient norms are before clipping, the importance weight is a mean over tokens.
+    advantage. Gradient norms are before clipping, the importance weight is a mean over tokens. ``kl_threshold`` is the
+    filter's in this step; ``peer_weights`` are the factors of peers whose usefulness was measured often enough.
     """
 
     kind: Literal["round"] = "round"
@@ -93,6 +94,7 @@ class RoundLine(_Line):
     importance_weight: float | None
     truncated_share: float | None
     clipped_share: float | None
+    kl_threshold: float | None = None
     own_logprob_mismatch: float | None
     sequences: dict[str, Fates]
     divergence: dict[str, dict[Literal["negative", "positive"], Quantiles]]
@@ -100,6 +102,7 @@ class RoundLine(_Line):
     rejected_groups: Reasons
     unusable_groups: Reasons
     agreement: dict[str, float]
+    peer_weights: dict[str, float] = {}
     seconds: Seconds
 
 
@@ -151,7 +154,8 @@ def evaluation_line(
 def round_line(
     round_number: int, party: str, *, step: StepReport, groups: Sequence[TrainingGroup],
     origins: Sequence[Sequence[str]], own_rewards: Sequence[float], arrivals: Arrivals,
-    agreements: Mapping[bytes, float], names: Mapping[str, str], clock: RoundClock, mismatch_known: bool,
+    agreements: Mapping[bytes, float], weights: Mapping[str, float], names: Mapping[str, str], clock: RoundClock,
+    mismatch_known: bool,
 ) -> RoundLine:  # fmt: skip
     """``origins`` has one name for each sequence of each group; ``names`` maps hex peer ids to parties' names."""
     by_origin: defaultdict[str, list[SequenceReport]] = defaultdict(list)
@@ -175,13 +179,15 @@ def round_line(
         importance_weight=step.importance_weight,
         truncated_share=step.truncated_share,
         clipped_share=step.clipped_share,
+        kl_threshold=step.kl_threshold,
         own_logprob_mismatch=step.own_logprob_mismatch if mismatch_known else None,
-        sequences={origin: _fates(reports, groups) for origin, reports in by_origin.items()},
+        sequences={origin: _fates(reports) for origin, reports in by_origin.items()},
         divergence={origin: _divergences(reports) for origin, reports in by_origin.items()},
         rejected_batches=_named(arrivals.rejected_batches, names),
         rejected_groups=_named(arrivals.rejected_groups, names),
         unusable_groups=_named(arrivals.unusable_groups, names),
         agreement={_author(author, names): value for author, value in agreements.items()},
+        peer_weights={names[author]: weight for author, weight in weights.items()},
         seconds={phase: round(seconds, 4) for phase, seconds in clock.seconds.items()},
     )
 
@@ -194,11 +200,9 @@ def _named(counts: Mapping[str, Counter[str]], names: Mapping[str, str]) -> Reas
     return {names[author]: dict(reasons) for author, reasons in counts.items()}
 
 
-def _fates(reports: Sequence[SequenceReport], groups: Sequence[TrainingGroup]) -> Fates:
+def _fates(reports: Sequence[SequenceReport]) -> Fates:
     counts = Counter(report.fate for report in reports)
-    reasons = (
-        groups[report.group].sequences[report.member].excluded for report in reports if report.fate == "excluded"
-    )
+    reasons = (report.excluded for report in reports if report.fate == "excluded")
     return Fates(
         trained=counts["trained"],
         filtered=counts["filtered"],

@@ -19,9 +19,11 @@ from ftis_node.simulation.figures import RoundLine, round_line
 from ftis_node.simulation.mailbox import Arrivals, Mailbox, MailboxState
 from ftis_node.simulation.node import OwnGroup, Published, SimulatedNode, identity_of, merged_by_prompt
 from ftis_node.simulation.specification import SimulationSpec
+from ftis_node.store.authors import Measurement
 from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup
 from ftis_node.types import PeerId
+from ftis_node.usefulness import weighted
 
 START_MS = 1_800_000_000_000
 """Of the simulated clock."""
@@ -47,6 +49,7 @@ class PartyState(BaseModel):
 
     published: Published
     mailbox: MailboxState
+    measurements: list[Measurement] = []
 
 
 class LockstepState(BaseModel):
@@ -91,7 +94,11 @@ class Lockstep:
 
     def state(self) -> LockstepState:
         parties = {
-            node.spec.name: PartyState(published=node.published, mailbox=self._mailboxes[node.spec.name].state())
+            node.spec.name: PartyState(
+                published=node.published,
+                mailbox=self._mailboxes[node.spec.name].state(),
+                measurements=node.measurements,
+            )
             for node in self.nodes
         }
         return LockstepState(round=self.round, letters=self._letters, parties=parties)
@@ -101,6 +108,7 @@ class Lockstep:
         self.round, self._letters = state.round, list(state.letters)
         for node in self.nodes:
             node.published = state.parties[node.spec.name].published
+            node.measurements = list(state.parties[node.spec.name].measurements)
             self._mailboxes[node.spec.name].restore(state.parties[node.spec.name].mailbox)
 
     # --- one round --------------------------------------------------------------------------
@@ -161,8 +169,11 @@ class Lockstep:
         horizontal = self._spec.collaboration == "horizontal"
         groups, origins = self._merge(desk) if horizontal else self._fill(desk)
         node = desk.node
+        weights = node.weights()
+        groups = weighted(groups, weights)
         agreements = node.agreements(groups, self.round, desk.clock)
         step = node.step(groups, desk.clock)
+        node.remember(step, agreements, self.round)
         desk.mailbox.forget(round_number=self.round + 1)
         return round_line(
             self.round,
@@ -173,6 +184,7 @@ class Lockstep:
             own_rewards=[reward for group in desk.own for reward in group.checked.rewards],
             arrivals=desk.arrivals,
             agreements=agreements,
+            weights=weights,
             names=self._names,
             clock=desk.clock,
             mismatch_known=not horizontal,

@@ -7,14 +7,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftis_node.agreement import measure_agreement, sample_held_out
+from ftis_node.agreement import agreement_of_round, is_due
 from ftis_node.errors import ConfigError, RolloutError
 from ftis_node.identity import Identity
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.inbox.verify import Rejected
 from ftis_node.manifest import Run
 from ftis_node.round import (
-    FEWEST_HELD_OUT,
     OWN,
     Party,
     build_party,
@@ -25,14 +24,16 @@ from ftis_node.round import (
     train,
     training_group,
 )
-from ftis_node.round_report import RoundClock
+from ftis_node.round_report import RoundClock, count_by_author
 from ftis_node.simulation.harm import Adversary
 from ftis_node.simulation.mailbox import PeerGroup
 from ftis_node.simulation.specification import SimulatedParty
+from ftis_node.store.authors import KEPT_AUTHOR_ROUNDS, Measurement, measurements_of
 from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup, TrainingSequence
 from ftis_node.training.step import StepReport
 from ftis_node.types import PeerId, RolloutPayload
+from ftis_node.usefulness import weight_factors
 from ftis_node.wire.codec import decode_payload, encode_batch, sign_batch, split_payload
 
 GENERATIONS_IN_VAIN = 3
@@ -79,6 +80,7 @@ class SimulatedNode:
         self.party: Party = build_party(run, spec.node, seed=self.seed, tasks=tasks)
         self.prompts_of = common_prompts or self.identity.peer_id
         self.published = Published()
+        self.measurements: list[Measurement] = []
         loaded = self.party.loaded
         self._adversary = spec.harm and Adversary(
             harm=spec.harm,
@@ -177,14 +179,22 @@ class SimulatedNode:
 
     def agreements(self, groups: Sequence[TrainingGroup], round_number: int, clock: RoundClock) -> dict[bytes, float]:
         """Every so many rounds, as the daemon measures whose samples help; by peer id and ``store.authors``."""
-        training = self.party.config.training
-        if not training.agreement_every or round_number % training.agreement_every:
+        if not is_due(self.party, round_number):
             return {}
         with clock.phase("measuring"):
-            count = max(FEWEST_HELD_OUT, training.own_groups)
-            seed = derived_seed(self.seed, round_number)
-            held_out = sample_held_out(self.party, count, nonce=round_number, seed=seed)
-            return measure_agreement(self.party, held_out, groups)
+            return agreement_of_round(self.party, groups, round_number=round_number, seed=self.seed)
+
+    def weights(self) -> dict[str, float]:
+        """What peers' samples weigh by what was measured so far; by hex id, empty where all weigh alike."""
+        if self.party.config.training.peer_weighting == "uniform":
+            return {}
+        return weight_factors(self.measurements)
+
+    def remember(self, step: StepReport, agreements: Mapping[bytes, float], round_number: int) -> None:
+        """What a daemon keeps in its store."""
+        self.measurements += measurements_of(count_by_author(step, agreements), round_number)
+        oldest = round_number - KEPT_AUTHOR_ROUNDS
+        self.measurements = [measured for measured in self.measurements if measured.round > oldest]
 
     def step(self, groups: Sequence[TrainingGroup], clock: RoundClock) -> StepReport:
         with clock.phase("training"):

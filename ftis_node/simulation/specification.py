@@ -142,6 +142,11 @@ class SimulationSpec(Section):
             raise ValueError("staleness must be 0 with collaboration = 'horizontal': a group is of one round")
         if len({party.node.training.groups_per_step for party in self.parties}) > 1:
             raise ValueError("node.training.groups_per_step must be the same for all with collaboration = 'horizontal'")
+        if any(party.node.ftis.filters and party.node.ftis.kl_threshold == "auto" for party in self.parties):
+            raise ValueError(
+                "node.ftis.kl_threshold must be a number with collaboration = 'horizontal': in a group of all parties'"
+                " samples peers' ones can't be told apart"
+            )
         if any(party.node.training.agreement_every for party in self.parties):
             raise ValueError(
                 "node.training.agreement_every must be 0 with collaboration = 'horizontal': prompts that one party"

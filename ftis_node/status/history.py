@@ -38,6 +38,8 @@ class RoundSeries(_Part):
     importance_weight: Series = ()
     truncated_share: Series = ()
     peer_divergence: Series = ()
+    kl_threshold: Series = ()
+    peer_weight: Series = ()
     generating_seconds: Series = ()
     scoring_seconds: Series = ()
     training_seconds: Series = ()
@@ -83,6 +85,8 @@ _AVERAGED: dict[str, Callable[[RoundReport], float | None]] = {
     "importance_weight": lambda report: report.importance_weight,
     "truncated_share": lambda report: report.truncated_share,
     "peer_divergence": lambda report: report.peer_divergence,
+    "kl_threshold": lambda report: report.kl_threshold,
+    "peer_weight": lambda report: report.peer_weight,
     "generating_seconds": lambda report: report.seconds.generating,
     "scoring_seconds": lambda report: report.seconds.scoring,
     "training_seconds": lambda report: report.seconds.training,

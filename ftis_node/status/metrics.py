@@ -96,6 +96,12 @@ def _of_last_round(report: RoundReport) -> Iterator[Metric]:
         ("ftis_truncated_share", "Share of these tokens at the upper bound C of the weight.", report.truncated_share),
         ("ftis_clipped_share", "Share of tokens whose policy ratio was clipped.", report.clipped_share),
         (
+            "ftis_kl_threshold",
+            "Divergence above which the filter drops sequences with a negative advantage, last step.",
+            report.kl_threshold,
+        ),
+        ("ftis_peer_weight", "Mean factor on the loss of peers' groups, last step.", report.peer_weight),
+        (
             "ftis_peer_divergence",
             "Mean divergence of the peers' policies from the own one on their sequences.",
             report.peer_divergence,

@@ -128,6 +128,7 @@ def _peer_cells(status: NodeStatus, peer: PeerStatus) -> list[str]:
     model = (peer.model or "relay") + _tokenizer_mark(status, peer)
     used = f"{peer.trained:,} / {peer.filtered:,}"
     helps = peer.agreement.in_words() if peer.sequences or peer.agreement.measured else ""
+    helps += _maybe(", weighs {:.2f}", peer.weight)
     return [
         short(peer.peer_id), model, contact, trip, f"{peer.score:+.1f}", groups, used, helps, size(peer.bytes_in),
         size(peer.bytes_out),

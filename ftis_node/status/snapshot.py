@@ -69,6 +69,7 @@ class PeerStatus(_Part):
     zero_advantage: Whole = 0
     excluded: Whole = 0
     agreement: Agreement = Agreement(measured=0)
+    weight: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class AddressStatus(_Part):

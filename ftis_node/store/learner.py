@@ -16,7 +16,7 @@ from pathlib import Path
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
 from ftis_node.store import authors
-from ftis_node.store.authors import AuthorRound
+from ftis_node.store.authors import AuthorRound, Measurement
 from ftis_node.store.inbox import InboxStore
 from ftis_node.store.reports import RoundReport
 from ftis_node.store.schema import open_database, transaction
@@ -187,6 +187,10 @@ class LearnerStore:
             self._db.execute("DELETE FROM rounds WHERE round > ?", (round_number,))
             authors.rewind(self._db, round_number)
         return cursor.rowcount
+
+    def measurements(self) -> list[Measurement]:
+        """Every author's measured agreements, oldest first; after ``rewind`` those before the checkpoint."""
+        return authors.measurements(self._db)
 
     def last_report(self) -> RoundReport | None:
         row = self._db.execute("SELECT report FROM rounds ORDER BY round DESC LIMIT 1").fetchone()

@@ -23,7 +23,7 @@ class SequenceCounts(_Record):
     ``arrived`` is generated for own sequences, received and accepted for peers' ones. ``trained``
     counts those that contributed to the gradient; ``filtered`` those that the F-TIS filter dropped;
     ``zero_advantage`` those of groups with equal rewards; ``excluded``, by reason, those of a foreign tokenizer that
-    could not be aligned or were left out because of it.
+    could not be aligned or were left out because of it, and those of authors without weight.
     """
 
     arrived: Whole = 0
@@ -87,6 +87,8 @@ class RoundReport(_Record):
     importance_weight: float | None = None
     truncated_share: float | None = None
     clipped_share: float | None = None
+    kl_threshold: float | None = None
+    peer_weight: float | None = None
     peer_divergence: float | None = None
     own_logprob_mismatch: float | None = None
     generated_tokens: Whole = 0

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from ftis_node.errors import HomeError, StoreError
 from ftis_node.store.connection import connect
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 STORE_FILE = "store.sqlite3"
 
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs", "ceph", "lustre"})
@@ -93,7 +93,7 @@ CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, at_ms INTEGER NOT 
 CREATE TABLE IF NOT EXISTS author_rounds (
     round INTEGER NOT NULL, author BLOB NOT NULL, sequences INTEGER NOT NULL, trained INTEGER NOT NULL,
     filtered INTEGER NOT NULL, zero_advantage INTEGER NOT NULL, excluded INTEGER NOT NULL, agreement REAL,
-    PRIMARY KEY (round, author)
+    weight REAL, PRIMARY KEY (round, author)
 ) STRICT, WITHOUT ROWID;
 """
 

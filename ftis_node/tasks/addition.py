@@ -44,9 +44,7 @@ class Addition:
         return tuple(n for n in range(self._range**self.terms) if self._is_test(n) == is_test)
 
     def _is_test(self, number: int) -> bool:
-        # The terms themselves are hashed, so that an item is on the same side in every task of this kind.
-        digest = hashlib.sha256(b"addition/" + "+".join(map(str, self._terms(number))).encode()).digest()
-        return digest[0] % TEST_SHARE == 0
+        return is_test_expression("+".join(map(str, self._terms(number))))
 
     def _terms(self, number: int) -> list[int]:
         terms = []
@@ -76,3 +74,11 @@ class Addition:
             return 0.0
         match = _COMPLETION.match(completion_text.strip(" \n"))
         return float(match is not None and match["answer"] == item.answer)
+
+
+def is_test_expression(expression: str) -> bool:
+    """Whether, for example, ``3+14+8`` is a test item.
+
+    The terms themselves are hashed, so that an item is on the same side in every task of this kind.
+    """
+    return hashlib.sha256(b"addition/" + expression.encode()).digest()[0] % TEST_SHARE == 0

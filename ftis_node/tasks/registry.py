@@ -10,13 +10,14 @@ from ftis_node.errors import ConfigError, TaskError
 from ftis_node.manifest import Parameter, TaskSpec
 from ftis_node.tasks.addition import Addition
 from ftis_node.tasks.answer_format import MOST_SHOTS, AnswerFormat, FormatName
+from ftis_node.tasks.arithmetic import OPERATIONS, Arithmetic
 from ftis_node.tasks.checker import AnswerChecker
 from ftis_node.tasks.gym import build_gym_task
 from ftis_node.tasks.questions import Questions
 from ftis_node.tasks.sources import questions_from, read_gsm8k, read_math500, read_question
 from ftis_node.tasks.task import Split, Task
 
-TASK_NAMES = ("addition", "gsm8k", "math500", "reasoning-gym:GENERATOR", "jsonl:NAME")
+TASK_NAMES = ("addition", "arithmetic", "gsm8k", "math500", "reasoning-gym:GENERATOR", "jsonl:NAME")
 EVALUATION_ONLY = ("math500",)
 TEST_SUFFIX = ":test"
 GYM_PREFIX, FILE_PREFIX = "reasoning-gym:", "jsonl:"
@@ -44,6 +45,8 @@ def build_task(full_name: str, parameters: Parameters, sources: TaskSources) -> 
     """
     name = full_name.removesuffix(TEST_SUFFIX)
     split: Split = "test" if full_name.endswith(TEST_SUFFIX) else "train"
+    if name == "arithmetic":
+        return _arithmetic(parameters, split)
     if name == "addition":
         return _addition(parameters, split)
     if name.startswith(GYM_PREFIX):
@@ -80,6 +83,26 @@ def _addition(parameters: Parameters, split: Split) -> Addition:
             " are allowed"
         )
     return Addition(terms=terms, smallest=smallest, largest=largest, split=split)
+
+
+def _arithmetic(parameters: Parameters, split: Split) -> Arithmetic:
+    _refuse_unknown("arithmetic", parameters, {"terms", "smallest", "largest", "operations"})
+    terms = _whole_number("arithmetic", parameters, "terms", default=3, low=2, high=5)
+    largest = _whole_number("arithmetic", parameters, "largest", default=19, low=1, high=999)
+    smallest = _whole_number("arithmetic", parameters, "smallest", default=0, low=0, high=largest - 1)
+    operations = _choice("arithmetic", parameters, "operations", OPERATIONS)
+    task = Arithmetic(terms=terms, smallest=smallest, largest=largest, operations=operations, split=split)
+    if task.combinations > MOST_SUMS:
+        raise ConfigError(
+            f"task arithmetic: {terms} terms from {smallest} to {largest} with operations = {operations!r} give"
+            f" {task.combinations} combinations; at most {MOST_SUMS} are allowed"
+        )
+    if operations == "-" and largest < (terms - 1) * smallest:
+        raise ConfigError(
+            f"task arithmetic: {largest} less {terms - 1} times {smallest} is negative; with operations = '-', largest"
+            f" must be at least {(terms - 1) * smallest}"
+        )
+    return task
 
 
 def _questions(name: str, parameters: Parameters, sources: TaskSources) -> Questions:

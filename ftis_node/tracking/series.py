@@ -27,6 +27,8 @@ def point_of(report: RoundReport, at_ms: int) -> Point:
         "training/importance_weight": report.importance_weight,
         "training/truncated_share": report.truncated_share,
         "training/clipped_share": report.clipped_share,
+        "training/kl_threshold": report.kl_threshold,
+        "training/peer_weight": report.peer_weight,
         "training/peer_divergence": report.peer_divergence,
         "training/own_logprob_mismatch": report.own_logprob_mismatch,
         "training/stepped": float(report.stepped),

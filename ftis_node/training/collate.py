@@ -36,10 +36,14 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True)
 class TrainingGroup:
-    """The completions of one prompt by one author; ``origin`` is ``"own"`` or a peer's hex id."""
+    """The completions of one prompt by one author; ``origin`` is ``"own"`` or a peer's hex id.
+
+    ``weight``, 0 to 1, is a factor on the loss of its sequences; with 0 they are left out.
+    """
 
     origin: str
     sequences: tuple[TrainingSequence, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ class LossInputs:
     """What the loss needs; S sequences, padded to T completion tokens.
 
     ``policy_logprobs`` carry the gradient. ``sequence_weights`` are 1 / (N * G) of each sequence's
-    group, with N and G counted before anything was left out. Where ``loss_mask`` is 0 the log-probs
-    may hold anything. ``chunk_ids`` says which local tokens belong to one chunk of an aligned foreign
-    tokenization (equal, consecutive numbers per sequence); a chunk's behaviour log-prob is the value at
-    its first token.
+    group, with N and G counted before anything was left out, times the group's own weight. Where
+    ``loss_mask`` is 0 the log-probs may hold anything. ``chunk_ids`` says which local tokens belong
+    to one chunk of an aligned foreign tokenization (equal, consecutive numbers per sequence); a
+    chunk's behaviour log-prob is the value at its first token.
     """
 
     policy_logprobs: Tensor  # [S, T] float
@@ -83,7 +83,7 @@ def group_advantages(rewards: Tensor, group_ids: Tensor, normalize: AdvantageNor
 def ftis_loss(inputs: LossInputs, config: FtisConfig) -> LossOutputs:
     """The loss of all given sequences; sums over micro-batches are the loss of the whole batch.
 
-    Raises ValueError for a ``vis`` method with chunks, which has no meaning.
+    Raises ValueError for a ``vis`` method with chunks, which has no meaning, and for a filter without a number.
     """
     if inputs.chunk_ids is not None and config.method.endswith("vis"):
         raise ValueError(f"method {config.method!r} can't learn from foreign tokenizers: its ratio needs their tokens")
@@ -105,7 +105,8 @@ def ftis_loss(inputs: LossInputs, config: FtisConfig) -> LossOutputs:
 
     keep = torch.ones_like(advantages, dtype=torch.bool)
     if config.filters:
-        assert config.kl_threshold is not None
+        if not isinstance(config.kl_threshold, float):
+            raise ValueError(f"kl_threshold = {config.kl_threshold!r}: the loss needs a number")
         keep = ~((advantages < 0) & (divergence > config.kl_threshold))
 
     log_limit = math.log(config.truncation)

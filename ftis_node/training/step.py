@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ftis_node.config import AdvantageNorm
 from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence
-from ftis_node.training.ftis import LossOutputs
+from ftis_node.training.ftis import LossInputs, LossOutputs, group_advantages
 
 Fate = Literal["trained", "filtered", "zero_advantage", "excluded"]
+
+OWN = "own"
+NO_WEIGHT = "no_weight"
+"""Why sequences of a group with weight 0 are excluded."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceReport:
     """What became of one sequence of a step; ``group`` and ``member`` are its place in it.
 
-    ``divergence`` is None where there was none to work out: without an advantage, or excluded.
+    ``divergence`` is None where there was none to work out: without an advantage, or excluded, for the reason in
+    ``excluded``.
     """
 
     group: int
@@ -26,6 +35,7 @@ class SequenceReport:
     advantage: float
     fate: Fate
     divergence: float | None
+    excluded: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,11 +53,15 @@ class GroupReport:
     divergence: float | None
     mean_reward: float
     excluded: tuple[str, ...] = ()
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step. ``offending`` names (group, sequence) positions whose log-probs were not finite."""
+    """One step. ``offending`` names (group, sequence) positions whose log-probs were not finite.
+
+    ``kl_threshold`` is the one that the filter of this step used; None without a filter.
+    """
 
     stepped: bool
     skipped_reason: str | None
@@ -56,6 +70,7 @@ class StepReport:
     importance_weight: float | None
     truncated_share: float | None
     clipped_share: float | None
+    kl_threshold: float | None
     own_logprob_mismatch: float | None
     groups: tuple[GroupReport, ...]
     sequences: tuple[SequenceReport, ...]
@@ -88,8 +103,66 @@ class StepBatch:
     sequences: tuple[TrainingSequence, ...]
     positions: tuple[tuple[int, int], ...]  # (group, sequence)
     advantages: Tensor  # [S]
-    weights: Tensor  # [S], 1 / (N * G)
+    weights: Tensor  # [S], 1 / (N * G) times the group's weight
+    origins: tuple[str, ...]
     own: tuple[bool, ...]
+
+
+def lay_out(groups: Sequence[TrainingGroup], norm: AdvantageNorm) -> StepBatch:
+    """The sequences of these groups in one list, N and G counted over all of them."""
+    members = [(g, s) for g, group in enumerate(groups) for s in range(len(group.sequences))]
+    sequences = tuple(
+        groups[g].sequences[s] if groups[g].weight > 0 else _left_out(groups[g].sequences[s]) for g, s in members
+    )
+    rewards = torch.tensor([sequence.reward for sequence in sequences])
+    group_ids = torch.tensor([g for g, _ in members])
+    return StepBatch(
+        sequences=sequences,
+        positions=tuple(members),
+        advantages=group_advantages(rewards, group_ids, norm),
+        weights=torch.tensor([groups[g].weight / (len(groups) * len(groups[g].sequences)) for g, _ in members]),
+        origins=tuple(groups[g].origin for g, _ in members),
+        own=tuple(groups[g].origin == OWN for g, _ in members),
+    )
+
+
+def _left_out(sequence: TrainingSequence) -> TrainingSequence:
+    return TrainingSequence(sequence.prompt_ids, (), (), sequence.reward, excluded=sequence.excluded or NO_WEIGHT)
+
+
+def active_rows(batch: StepBatch) -> list[int]:
+    """The rows that can have a gradient."""
+    advantages = batch.advantages.tolist()
+    return [row for row, a in enumerate(advantages) if a != 0 and batch.sequences[row].excluded is None]
+
+
+def longest_own(batch: StepBatch) -> int:
+    """Tokens of the longest own completion; 0 without one."""
+    own = [len(s.completion_ids) for s, is_own in zip(batch.sequences, batch.own, strict=True) if is_own]
+    return max(own, default=0)
+
+
+def loss_inputs(batch: StepBatch, micro: MicroBatch, policy: Tensor, old: Tensor) -> LossInputs:
+    """What ``ftis_loss`` takes, of one micro-batch; policy and old log-probs are [S, T]."""
+    rows = torch.tensor(micro.rows)
+    return LossInputs(
+        policy_logprobs=policy,
+        old_logprobs=old,
+        behavior_logprobs=micro.behavior_logprobs,
+        loss_mask=micro.loss_mask,
+        advantages=batch.advantages[rows].to(policy.device),
+        sequence_weights=batch.weights[rows].to(policy.device),
+        chunk_ids=micro.chunk_ids,
+    )
+
+
+def peers_divergences(batch: StepBatch, tally: StepTally) -> Mapping[str, list[float]]:
+    """By author, in the order of the batch: the finite divergences of its sequences with A < 0. Without own ones."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for row, divergence in sorted(tally.divergence.items()):
+        if not batch.own[row] and batch.advantages[row] < 0 and math.isfinite(divergence):
+            found[batch.origins[row]].append(divergence)
+    return found
 
 
 def note_not_finite(policy: Tensor, old: Tensor, micro: MicroBatch, tally: StepTally) -> None:
@@ -138,15 +211,19 @@ def group_report(index: int, group: TrainingGroup, batch: StepBatch, tally: Step
         divergence=sum(negative) / len(negative) if negative else None,
         mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
         excluded=tuple(reason for row in with_advantage if (reason := batch.sequences[row].excluded) is not None),
+        weight=group.weight,
     )
 
 
 def sequence_reports(batch: StepBatch, tally: StepTally) -> tuple[SequenceReport, ...]:
     """One for each sequence of the step, in its order."""
     return tuple(
-        SequenceReport(group, member, advantage, _fate(batch, tally, row, advantage), tally.divergence.get(row))
+        SequenceReport(
+            group, member, advantage, _fate(batch, tally, row, advantage), tally.divergence.get(row),
+            batch.sequences[row].excluded,
+        )
         for row, ((group, member), advantage) in enumerate(zip(batch.positions, batch.advantages.tolist(), strict=True))
-    )
+    )  # fmt: skip
 
 
 def _fate(batch: StepBatch, tally: StepTally, row: int, advantage: float) -> Fate:

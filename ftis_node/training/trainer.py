@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -20,39 +21,31 @@ from torch import Tensor
 from ftis_node.config import FtisConfig, TrainingConfig
 from ftis_node.errors import OutOfMemoryError
 from ftis_node.memory import LARGEST_BUDGET, MemoryNeeds, cache_bytes, is_out_of_memory, measure
-from ftis_node.training.collate import (
-    MicroBatch,
-    TrainingGroup,
-    TrainingSequence,
-    collate,
-    pack_length,
-    pack_rows,
-    split_rows,
-)
-from ftis_node.training.ftis import LossInputs, LossOutputs, ftis_loss, group_advantages
+from ftis_node.training import threshold
+from ftis_node.training.collate import TrainingGroup, TrainingSequence, collate
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.training.master_weights import MasterWeights
 from ftis_node.training.optimizer import build_optimizer, state_bytes
+from ftis_node.training.passes import Passes
 from ftis_node.training.sketch import sketch
 from ftis_node.training.step import (
     StepBatch,
     StepReport,
     StepTally,
-    add_micro_batch,
-    add_mismatch,
+    active_rows,
     group_report,
-    note_not_finite,
+    lay_out,
+    longest_own,
+    peers_divergences,
     sequence_reports,
 )
+from ftis_node.training.threshold import History
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-OWN = "own"
 PROBE_TOKENS = 1024
-MISMATCH_SEQUENCES = 4
-"""Own sequences that are scored for the mismatch metric alone when no own one has an advantage."""
 
 
 def default_learning_rate(*, lora: bool) -> float:
@@ -73,19 +66,36 @@ class Trainer:
         self._pad_id = pad_id
         self._device = next(model.parameters()).device
         self._score = CompletionScorer(model, temperature=temperature)
+        self._passes = Passes(
+            self._score, pad_id=pad_id, device=self._device, budget=training.micro_batch_tokens or LARGEST_BUDGET
+        )
+        self._history = History()
         self._masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
         self._optimizer = build_optimizer(self._masters.parameters, training, learning_rate)
-        self.micro_batch_tokens = training.micro_batch_tokens or LARGEST_BUDGET
         if training.gradient_checkpointing == "on":
             _checkpoint_layers(model)
 
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Padded tokens in one forward pass, at most; halved when memory runs out."""
+        return self._passes.budget
+
+    @micro_batch_tokens.setter
+    def micro_batch_tokens(self, tokens: int) -> None:
+        self._passes.budget = tokens
+
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, master weights included where the model isn't float32."""
-        return {"optimizer": self._optimizer.state_dict(), "masters": self._masters.state()}
+        """The optimizer's state, master weights included where the model isn't float32, and what the filter knows."""
+        return {
+            "optimizer": self._optimizer.state_dict(),
+            "masters": self._masters.state(),
+            "threshold": threshold.to_state(self._history),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
         self._masters.load(state["masters"])
+        self._history = threshold.from_state(state.get("threshold"))
 
     def needs(self, *, longest: int) -> MemoryNeeds:
         """Measure what a step takes: one forward and backward pass, no update."""
@@ -150,23 +160,25 @@ class Trainer:
             self._model.eval()
 
     def _step(self, groups: Sequence[TrainingGroup]) -> StepReport:
-        batch = self._lay_out(groups)
-        active = _active(batch)
+        batch = lay_out(groups, self._training.advantage_norm)
+        active, ftis = active_rows(batch), self._objective(batch)
         started = time.monotonic()
-        old = self._score_old(batch, active) if self._training.update_epochs > 1 else None
+        old = self._passes.score_old(batch, active) if self._training.update_epochs > 1 else None
         scored = time.monotonic()
         tally = StepTally()
         norm: float | None = None
         reason: str | None = "no sequence has an advantage"
         for _ in range(self._training.update_epochs if active else 0):
             tally = StepTally()
-            reason, norm = self._update(batch, active, old, tally)
+            reason, norm = self._update(batch, active, ftis, old, tally)
             if reason is not None:
                 break
         trained = time.monotonic()
         if tally.mismatch_tokens == 0:
-            self._measure_mismatch(batch, tally)
+            self._passes.measure_mismatch(batch, tally)
         done = time.monotonic()
+        if self._threshold_is_automatic:
+            self._history = threshold.observe(self._history, peers_divergences(batch, tally))
         return StepReport(
             stepped=reason is None,
             skipped_reason=reason,
@@ -175,6 +187,7 @@ class Trainer:
             importance_weight=tally.weight / tally.tokens if tally.tokens else None,
             truncated_share=tally.truncated / tally.tokens if tally.tokens else None,
             clipped_share=tally.clipped / tally.tokens if tally.tokens else None,
+            kl_threshold=_number(ftis),
             own_logprob_mismatch=tally.mismatch / tally.mismatch_tokens if tally.mismatch_tokens else None,
             groups=tuple(group_report(index, group, batch, tally) for index, group in enumerate(groups)),
             sequences=sequence_reports(batch, tally),
@@ -185,8 +198,8 @@ class Trainer:
         )
 
     def _sketch(self, groups: Sequence[TrainingGroup]) -> Tensor | None:
-        batch, tally = self._lay_out(groups), StepTally()
-        self._accumulate(batch, _active(batch), None, tally)
+        batch, tally = lay_out(groups, self._training.advantage_norm), StepTally()
+        self._accumulate(batch, active_rows(batch), self._objective(batch), None, tally)
         try:
             if tally.offending or not any(tally.keep.values()):
                 return None
@@ -194,47 +207,23 @@ class Trainer:
         finally:
             self._clear()
 
-    def _lay_out(self, groups: Sequence[TrainingGroup]) -> StepBatch:
-        members = [(g, s) for g, group in enumerate(groups) for s in range(len(group.sequences))]
-        sequences = tuple(groups[g].sequences[s] for g, s in members)
-        rewards = torch.tensor([sequence.reward for sequence in sequences])
-        group_ids = torch.tensor([g for g, _ in members])
-        return StepBatch(
-            sequences=sequences,
-            positions=tuple(members),
-            advantages=group_advantages(rewards, group_ids, self._training.advantage_norm),
-            weights=torch.tensor([1.0 / (len(groups) * len(groups[g].sequences)) for g, _ in members]),
-            own=tuple(groups[g].origin == OWN for g, _ in members),
-        )
+    @property
+    def _threshold_is_automatic(self) -> bool:
+        return self._ftis.filters and self._ftis.kl_threshold == "auto"
 
-    def _micro_batches(self, batch: StepBatch, rows: Sequence[int]) -> list[MicroBatch]:
-        packs = self._packs(batch, rows)
-        parts = split_rows([pack_length(batch.sequences, pack) for pack in packs], self.micro_batch_tokens)
-        return [
-            collate(batch.sequences, [packs[i] for i in part], pad_id=self._pad_id, device=self._device)
-            for part in parts
-        ]
-
-    def _packs(self, batch: StepBatch, rows: Sequence[int]) -> list[tuple[int, ...]]:
-        if not self._score.shares_prompts:
-            return [(row,) for row in rows]
-        return pack_rows(batch.sequences, rows, hidden=self._score.hidden, budget=self.micro_batch_tokens)
-
-    @torch.no_grad()
-    def _score_old(self, batch: StepBatch, rows: Sequence[int]) -> dict[int, Tensor]:
-        """Log-probs at the start of the update, for several epochs on one batch."""
-        old = {}
-        for micro in self._micro_batches(batch, rows):
-            logprobs = self._score(micro)
-            for index, row in enumerate(micro.rows):
-                old[row] = logprobs[index, : len(batch.sequences[row].completion_ids)]
-        return old
+    def _objective(self, batch: StepBatch) -> FtisConfig:
+        """The configured one, with the threshold that is in force for this batch."""
+        if not self._threshold_is_automatic:
+            return self._ftis
+        floor = threshold.floor_of(self._ftis.kl_estimator, longest_own(batch))
+        number = threshold.threshold_of(self._history, quantile=self._ftis.kl_quantile, floor=floor)
+        return replace(self._ftis, kl_threshold=number)
 
     def _update(
-        self, batch: StepBatch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: StepTally
+        self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None, tally: StepTally
     ) -> tuple[str | None, float | None]:
         """One optimizer step; returns why there was none, and the gradient norm."""
-        self._accumulate(batch, rows, old, tally)
+        self._accumulate(batch, rows, ftis, old, tally)
         if tally.offending:
             return self._skip(f"log-probs of {len(tally.offending)} sequences are not finite")
         if not any(tally.keep.values()):
@@ -249,36 +238,11 @@ class Trainer:
         return None, norm
 
     def _accumulate(
-        self, batch: StepBatch, rows: Sequence[int], old: dict[int, Tensor] | None, tally: StepTally
+        self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None, tally: StepTally
     ) -> None:
         """The gradient of the loss over these rows into the model's parameters."""
         self._model.zero_grad(set_to_none=True)
-        # What the filter may drop goes into micro-batches of its own.
-        risky = [row for row in rows if batch.advantages[row] < 0 and not batch.own[row] and self._ftis.filters]
-        safe = sorted(set(rows) - set(risky))
-        for micro in (*self._micro_batches(batch, safe), *self._micro_batches(batch, risky)):
-            policy = self._score(micro)
-            start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
-            note_not_finite(policy.detach(), start, micro, tally)
-            outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
-            add_micro_batch(batch, micro, start, outputs, tally)
-            if not tally.offending:
-                self._backward(batch, micro, old, outputs)
-
-    def _backward(
-        self, batch: StepBatch, micro: MicroBatch, old: dict[int, Tensor] | None, outputs: LossOutputs
-    ) -> None:
-        """Gradients of what is kept, without a backward pass for filtered sequences where that is cheaper."""
-        kept = [row for row, keep in zip(micro.rows, outputs.keep_mask.tolist(), strict=True) if keep]
-        if not kept:
-            return
-        # Forward once more for the kept ones costs one unit each; backward costs two for each filtered one.
-        if len(kept) < 2 * (len(micro.rows) - len(kept)):
-            micro = collate(batch.sequences, self._packs(batch, kept), pad_id=self._pad_id, device=self._device)
-            policy = self._score(micro)
-            start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
-            outputs = ftis_loss(self._inputs(batch, micro, policy, start), self._ftis)
-        outputs.loss.backward()
+        self._passes.accumulate(batch, rows, ftis, old, tally)
 
     def _skip(self, reason: str) -> tuple[str, None]:
         self._clear()
@@ -288,36 +252,12 @@ class Trainer:
         self._model.zero_grad(set_to_none=True)
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _inputs(self, batch: StepBatch, micro: MicroBatch, policy: Tensor, old: Tensor) -> LossInputs:
-        rows = torch.tensor(micro.rows)
-        return LossInputs(
-            policy_logprobs=policy,
-            old_logprobs=old,
-            behavior_logprobs=micro.behavior_logprobs,
-            loss_mask=micro.loss_mask,
-            advantages=batch.advantages[rows].to(policy.device),
-            sequence_weights=batch.weights[rows].to(policy.device),
-            chunk_ids=micro.chunk_ids,
-        )
 
-    @torch.no_grad()
-    def _measure_mismatch(self, batch: StepBatch, tally: StepTally) -> None:
-        rows = [row for row, own in enumerate(batch.own) if own][:MISMATCH_SEQUENCES]
-        for micro in self._micro_batches(batch, rows):
-            add_mismatch(batch, micro, self._score(micro), tally)
-
-
-def _active(batch: StepBatch) -> list[int]:
-    """The rows that can have a gradient."""
-    advantages = batch.advantages.tolist()
-    return [row for row, a in enumerate(advantages) if a != 0 and batch.sequences[row].excluded is None]
+def _number(ftis: FtisConfig) -> float | None:
+    return ftis.kl_threshold if ftis.filters and isinstance(ftis.kl_threshold, float) else None
 
 
 def _checkpoint_layers(model: Any) -> None:
     # Newer versions of transformers renamed it and warn about the old name.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-
-
-def _pad(rows: Sequence[Tensor], width: int) -> Tensor:
-    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])

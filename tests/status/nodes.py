@@ -58,6 +58,8 @@ def report_of(number: int, before: Totals, *, peers: bool) -> RoundReport:
         importance_weight=1.0 + 0.08 * math.sin(number / 7) if peers else None,
         truncated_share=0.02 + 0.02 * math.sin(number / 11) if peers else None,
         clipped_share=0.0,
+        kl_threshold=50.0,
+        peer_weight=0.75 if peers else None,
         peer_divergence=8.0 - 5 * rise + 0.4 * (number % 3) if peers else None,
         own_logprob_mismatch=3e-6,
         generated_tokens=2304,
@@ -133,7 +135,8 @@ def by_author(number: int, peers: list[PeerId]) -> list[AuthorRound]:
     for index, peer in enumerate(peers):
         mean = (0.25, -0.2, 0.02)[index % 3]
         agreement = mean + 0.1 * (number % 4 - 1.5) if index % 4 != 3 else None
-        rows.append(AuthorRound(peer, sequences=16, trained=12 - index % 3, filtered=index % 3, agreement=agreement))
+        rows.append(AuthorRound(peer, sequences=16, trained=12 - index % 3, filtered=index % 3, agreement=agreement,
+                                weight=(1.0, 0.0, 0.62, None)[index % 4]))  # fmt: skip
     return rows
 
 

@@ -112,7 +112,7 @@ def test_a_gsm8k_line_without_the_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("gsm9k", {}, "there is no such task; allowed: addition, gsm8k"),
+        ("gsm9k", {}, "there is no such task; allowed: addition, arithmetic, gsm8k"),
         ("math500:test", {}, "there is no such task"),
         ("gsm8k", {"terms": 2}, "unknown parameter 'terms'; allowed: format, shots"),
         ("gsm8k", {"format": "free"}, "format = 'free'; allowed are think, plain"),

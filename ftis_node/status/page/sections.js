@@ -49,6 +49,11 @@ export function agreement(measured) {
   ];
 }
 
+// The factor on the loss of a peer's samples, where peers are weighted by their usefulness.
+function weight(factor) {
+  return factor === null ? [] : [element("small", { text: `weighs ${factor.toFixed(2)}` })];
+}
+
 function peerModel(status, peer) {
   const parts = [peer.model ? brief(peer.model) : "relay"];
   const known = status.tokenizer_fingerprint && peer.tokenizer_fingerprint;
@@ -71,7 +76,7 @@ export function peers(status) {
     (peer.score >= 0 ? "+" : "−") + Math.abs(peer.score).toFixed(1),
     `${count(peer.accepted_groups)} / ${count(peer.rejected_groups)}`,
     `${count(peer.trained)} / ${count(peer.filtered)}`,
-    agreement(peer.agreement),
+    [...agreement(peer.agreement), ...weight(peer.weight)],
     bytes(peer.bytes_in),
     bytes(peer.bytes_out),
   ]);

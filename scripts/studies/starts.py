@@ -1,0 +1,187 @@
+"""The tiny models that studies start from, and the sets on which they are evaluated.
+
+A start has to leave room on every set: one that never saw four terms stays at 5 % on them, whatever is done with it.
+So schooling goes on from a built-in model with a little of what is out of distribution, and ends with the bad habit of
+guessing at once, which reinforcement learning on the training task can undo on all sets.
+
+    python -m scripts.studies.starts FOLDER [NAME ...]    makes them, and prints their accuracy on every set
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ftis_node.config import LoraConfig, ModelConfig
+from ftis_node.evaluate import greedy_accuracy
+from ftis_node.model_files import BUILTIN_FOLDER
+from ftis_node.models import LoadedModel, load_model
+from ftis_node.rollout.engine import RolloutEngine
+from ftis_node.rollout.transformers import TransformersEngine
+from ftis_node.round import prompt_ids
+from ftis_node.simulation.specification import EvaluationSet
+from ftis_node.tasks.registry import TaskSources, build_task
+from ftis_node.tasks.task import Task
+from ftis_node.types import SamplingParams
+from scripts.builtin_models import MERGES
+from scripts.schooling import Kind, Stage, Start, school
+
+TEST_ITEMS, LONGEST_ANSWER, DECODE_ROWS = 2000, 48, 256
+
+TASKS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "in": ("addition", {"terms": 3, "largest": 19}),
+    "more-terms": ("addition", {"terms": 4, "largest": 19}),
+    "larger-numbers": ("addition", {"terms": 3, "smallest": 10, "largest": 39}),
+    "other-operation": ("arithmetic", {"terms": 3, "largest": 39, "operations": "-"}),
+}
+"""What is trained on ("in"), and what is evaluated on too: tasks and their parameters."""
+
+
+def evaluation_sets(items: int = TEST_ITEMS) -> tuple[EvaluationSet, ...]:
+    """Test items of every kind; at most ``items`` of each."""
+    return tuple(
+        EvaluationSet(
+            name=name, distribution="in" if name == "in" else "out", task=f"{task}:test", parameters=parameters,
+            items=items,
+        )
+        for name, (task, parameters) in TASKS.items()
+    )  # fmt: skip
+
+
+def _mixture(*shares: float) -> tuple[Kind, ...]:
+    """Training items of every kind, by share in the order of ``TASKS``."""
+    return tuple(Kind(share, *task) for share, task in zip(shares, TASKS.values(), strict=True))
+
+
+ALL_KINDS = _mixture(0.25, 0.25, 0.2, 0.3)
+
+
+def _school(steps: int, rate: float, kinds: tuple[Kind, ...] = ALL_KINDS) -> Stage:
+    return Stage(steps, rate, step_by_step=0.85, wrong_direct=0.1, wrong_steps=0.02, kinds=kinds)
+
+
+def _habit(steps: int, rate: float, step_by_step: float, kinds: tuple[Kind, ...] = ALL_KINDS) -> Stage:
+    return Stage(steps, rate, step_by_step=step_by_step, wrong_direct=0.7, wrong_steps=0.05, kinds=kinds)
+
+
+def _large(name: str, seed: int, *stages: Stage) -> Start:
+    return Start(name, hidden=128, layers=4, seed=seed, stages=stages, base=BUILTIN_FOLDER / "large")
+
+
+SUMS, DIFFERENCES = _mixture(0.35, 0.35, 0.2, 0.1), _mixture(0.1, 0.05, 0.05, 0.8)
+
+STARTS = (
+    Start(
+        "small", hidden=64, layers=2, seed=11, base=BUILTIN_FOLDER / "small",
+        stages=(_school(2400, 2e-3), _habit(80, 1e-3, step_by_step=0.35)),
+    ),
+    _large("large", 12, _school(900, 1e-3), _habit(50, 5e-4, step_by_step=0.35)),
+    _large("adder", 13, _school(500, 1e-3, SUMS), _habit(50, 5e-4, 0.35, SUMS)),
+    _large("subtracter", 14, _school(900, 1e-3, DIFFERENCES), _habit(50, 5e-4, 0.35, DIFFERENCES)),
+    Start(
+        "merged", hidden=64, layers=2, seed=15, base=BUILTIN_FOLDER / "merged", merges=MERGES,
+        stages=(_school(2400, 2e-3), _habit(80, 1e-3, step_by_step=0.35)),
+    ),
+)  # fmt: skip
+
+
+def make_starts(directory: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Folders of these starts by name; those that aren't there yet are made, in some minutes each.
+
+    A folder's name holds a hash of the recipe, so that one of another recipe is never taken for it.
+    """
+    starts = {start.name: start for start in STARTS}
+    unknown = sorted(set(names) - set(starts))
+    if unknown:
+        raise ValueError(f"there is no start {unknown[0]!r}; there are {', '.join(starts)}")
+    directory.mkdir(parents=True, exist_ok=True)
+    folders = {name: directory / f"{name}-{_recipe_hash(starts[name])}" for name in names}
+    for name, folder in folders.items():
+        if not folder.exists():
+            _make(starts[name], folder)
+    return folders
+
+
+def _recipe_hash(start: Start) -> str:
+    """Of all that determines the weights but the versions of libraries; the same wherever the package lies."""
+    recipe = hashlib.sha256(repr(replace(start, base=None)).encode())
+    if start.base is not None:
+        recipe.update((start.base / "model.safetensors").read_bytes())
+    return recipe.hexdigest()[:12]
+
+
+def _make(start: Start, folder: Path) -> None:
+    """Written under another name first, so that a folder that is there is whole."""
+    with _deterministic():
+        model, tokenizer = school(start)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
+    try:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict)
+
+
+def _sampled_accuracy(engine: RolloutEngine, loaded: LoadedModel, task: Task, count: int) -> float:
+    """At temperature 1, of one answer to each of ``count`` items."""
+    items = [task.item(index * task.size // count) for index in range(count)]
+    rollouts = engine.generate(
+        [prompt_ids(loaded, item) for item in items], count=1, sampling=SamplingParams(1.0), max_tokens=LONGEST_ANSWER,
+        seed=0,
+    )  # fmt: skip
+    texts = [completion.text.decode("utf-8", "replace") for (completion,) in rollouts.completions]
+    return sum(task.reward(item, text) for item, text in zip(items, texts, strict=True)) / count
+
+
+def print_accuracies(folder: Path) -> None:
+    """A line for every evaluation set."""
+    loaded = load_model(ModelConfig(name=str(folder), device="cpu"), LoraConfig(), seed=0)
+    engine = TransformersEngine(loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=DECODE_ROWS)
+    for one in evaluation_sets():
+        task = build_task(one.task, one.parameters, TaskSources())
+        count = min(one.items, task.size)
+        greedy = greedy_accuracy(engine, loaded, task, limit=count, max_tokens=LONGEST_ANSWER, batch=DECODE_ROWS)
+        at_once = sum("=" not in answer.completion for answer in greedy.answers) / count
+        sampled = _sampled_accuracy(engine, loaded, task, count)
+        print(
+            f"{folder.name:24} {one.name:16} {count} items: greedy {greedy.accuracy:.3f}, sampled {sampled:.3f},"
+            f" guessed at once {at_once:.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m scripts.studies.starts FOLDER [NAME ...]")
+    try:
+        folders = make_starts(Path(sys.argv[1]), sys.argv[2:] or [start.name for start in STARTS])
+    except ValueError as error:
+        sys.exit(f"starts: {error}")
+    for folder in folders.values():
+        print_accuracies(folder)
+
+
+if __name__ == "__main__":
+    main()
