@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ftis_node.sections import parse_section
-from ftis_node.simulation.specification import SimulationSpec
+from ftis_node.simulation.specification import EvaluationSet, SimulationSpec
+from scripts.studies.sets import TASKS, evaluation_sets
 
 Size = Literal["tiny", "paper", "miniature"]
 SIZES: tuple[Size, ...] = ("tiny", "paper", "miniature")
@@ -52,8 +53,8 @@ class Setting:
     models: Mapping[str, Model]
     tasks: tuple[Mapping[str, Any], ...]
     skills: tuple[Mapping[str, Any], ...]
-    evaluations: tuple[Mapping[str, Any], ...]
-    skill_evaluations: tuple[Mapping[str, Any], ...]
+    evaluations: tuple[EvaluationSet, ...]
+    skill_evaluations: tuple[EvaluationSet, ...]
     limits: Mapping[str, Any]
     seeds: Seeds
     rounds: int
@@ -111,30 +112,21 @@ class Setting:
         return sections
 
 
-def _sums(name: str, distribution: str, items: int, between: int | None, **parameters: Any) -> dict[str, Any]:
-    task = "arithmetic" if "operations" in parameters else "addition"
-    return {
-        "name": name, "distribution": distribution, "task": f"{task}:test", "parameters": parameters, "items": items,
-        "items_between": between,
-    }  # fmt: skip
+def _tasks(*names: str) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"name": TASKS[name][0], "parameters": TASKS[name][1]} for name in names)
 
 
-SUMS = {"terms": 3, "largest": 21}
-DIFFERENCES = {"terms": 3, "largest": 39, "operations": "-"}
-
-
-def _sets(items: int, between: int | None) -> dict[str, dict[str, Any]]:
-    return {
-        "in": _sums("in", "in", items, between, **SUMS),
-        "more-terms": _sums("more-terms", "out", items, between, terms=4, largest=19),
-        "larger-numbers": _sums("larger-numbers", "out", items, between, terms=3, smallest=10, largest=39),
-        "other-operation": _sums("other-operation", "out", items, between, **DIFFERENCES),
-    }
+def _with_both_skills(sets: tuple[EvaluationSet, ...]) -> tuple[EvaluationSet, ...]:
+    """Where parties of different expertise are trained on both operations, both are in distribution."""
+    return tuple(
+        wanted.model_copy(update={"distribution": "in"}) if wanted.name == "other-operation" else wanted
+        for wanted in sets
+    )
 
 
 def tiny(starts: Mapping[str, Path]) -> Setting:
     """Starts are made by ``starts.py``; the rates are those that ``learning_rate.py`` found best."""
-    sets = _sets(2000, 500)
+    sets = evaluation_sets(2000, 500)
     return Setting(
         size="tiny",
         models={
@@ -142,12 +134,10 @@ def tiny(starts: Mapping[str, Path]) -> Setting:
             for name, folder in starts.items()
         }
         | {"large-lora": Model(str(starts["large"]), LORA_RATE, rank=16)},
-        tasks=({"name": "addition", "parameters": SUMS},),
-        skills=({"name": "addition", "parameters": SUMS}, {"name": "arithmetic", "parameters": DIFFERENCES}),
-        evaluations=tuple(sets.values()),
-        skill_evaluations=(
-            sets["in"], {**sets["other-operation"], "distribution": "in"}, sets["more-terms"], sets["larger-numbers"],
-        ),
+        tasks=_tasks("in"),
+        skills=_tasks("in", "other-operation"),
+        evaluations=sets,
+        skill_evaluations=_with_both_skills(sets),
         limits={"prompt_tokens": 64, "completion_tokens": 48},
         seeds=Seeds(range(10), range(5), range(3), range(1000, 1003)),
         rounds=60,
@@ -167,7 +157,7 @@ LORA_RATE = 1e-3
 
 def miniature() -> Setting:
     """Of the same form, for tests: it shows that everything runs, and nothing else."""
-    sets = {name: {**wanted, "items": 20, "items_between": None} for name, wanted in _sets(20, None).items()}
+    sets = evaluation_sets(20)
     shipped = {
         "small": "small", "small-b": "small", "large": "large", "large-b": "large-steps", "adder": "large",
         "subtracter": "large-steps", "merged": "merged",
@@ -176,10 +166,10 @@ def miniature() -> Setting:
         size="miniature",
         models={name: Model(f"builtin:{model}", 3e-4) for name, model in shipped.items()}
         | {"large-lora": Model("builtin:large", 1e-3, rank=4)},
-        tasks=({"name": "addition", "parameters": SUMS},),
-        skills=({"name": "addition", "parameters": SUMS}, {"name": "arithmetic", "parameters": DIFFERENCES}),
-        evaluations=(sets["in"], sets["more-terms"]),
-        skill_evaluations=(sets["in"], {**sets["other-operation"], "distribution": "in"}, sets["more-terms"]),
+        tasks=_tasks("in"),
+        skills=_tasks("in", "other-operation"),
+        evaluations=sets[:2],
+        skill_evaluations=_with_both_skills(sets),
         limits={"prompt_tokens": 64, "completion_tokens": 32},
         seeds=Seeds(range(2), range(2), range(1), range(1)),
         rounds=1,
@@ -204,8 +194,8 @@ def paper(stand_in: str | None = None, data: Mapping[str, str] | None = None, ro
     }  # fmt: skip
     if stand_in is not None:
         models = {name: Model(stand_in, model.learning_rate, model.rank) for name, model in models.items()}
-    gsm8k = {"name": "gsm8k", "distribution": "in", "task": "gsm8k:test", "items": 1319, "items_between": 200}
-    math500 = {"name": "math500", "distribution": "out", "task": "math500", "items": 500, "items_between": 100}
+    gsm8k = EvaluationSet(name="gsm8k", distribution="in", task="gsm8k:test", items=1319, items_between=200)
+    math500 = EvaluationSet(name="math500", distribution="out", task="math500", items=500, items_between=100)
     return Setting(
         size="paper",
         models=models,

@@ -13,11 +13,10 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,33 +27,14 @@ from ftis_node.models import LoadedModel, load_model
 from ftis_node.rollout.engine import RolloutEngine
 from ftis_node.rollout.transformers import TransformersEngine
 from ftis_node.round import prompt_ids
-from ftis_node.simulation.specification import EvaluationSet
 from ftis_node.tasks.registry import TaskSources, build_task
 from ftis_node.tasks.task import Task
 from ftis_node.types import SamplingParams
 from scripts.builtin_models import MERGES
 from scripts.schooling import Kind, Stage, Start, school
+from scripts.studies.sets import TASKS, evaluation_sets
 
 TEST_ITEMS, LONGEST_ANSWER, DECODE_ROWS = 2000, 48, 256
-
-TASKS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "in": ("addition", {"terms": 3, "largest": 19}),
-    "more-terms": ("addition", {"terms": 4, "largest": 19}),
-    "larger-numbers": ("addition", {"terms": 3, "smallest": 10, "largest": 39}),
-    "other-operation": ("arithmetic", {"terms": 3, "largest": 39, "operations": "-"}),
-}
-"""What is trained on ("in"), and what is evaluated on too: tasks and their parameters."""
-
-
-def evaluation_sets(items: int = TEST_ITEMS) -> tuple[EvaluationSet, ...]:
-    """Test items of every kind; at most ``items`` of each."""
-    return tuple(
-        EvaluationSet(
-            name=name, distribution="in" if name == "in" else "out", task=f"{task}:test", parameters=parameters,
-            items=items,
-        )
-        for name, (task, parameters) in TASKS.items()
-    )  # fmt: skip
 
 
 def _mixture(*shares: float) -> tuple[Kind, ...]:
@@ -73,6 +53,11 @@ def _habit(steps: int, rate: float, step_by_step: float, kinds: tuple[Kind, ...]
     return Stage(steps, rate, step_by_step=step_by_step, wrong_direct=0.7, wrong_steps=0.05, kinds=kinds)
 
 
+def _small(name: str, seed: int) -> Start:
+    stages = _school(2400, 2e-3), _habit(80, 1e-3, step_by_step=0.35)
+    return Start(name, hidden=64, layers=2, seed=seed, stages=stages, base=BUILTIN_FOLDER / "small")
+
+
 def _large(name: str, seed: int, *stages: Stage) -> Start:
     return Start(name, hidden=128, layers=4, seed=seed, stages=stages, base=BUILTIN_FOLDER / "large")
 
@@ -80,11 +65,10 @@ def _large(name: str, seed: int, *stages: Stage) -> Start:
 SUMS, DIFFERENCES = _mixture(0.35, 0.35, 0.2, 0.1), _mixture(0.1, 0.05, 0.05, 0.8)
 
 STARTS = (
-    Start(
-        "small", hidden=64, layers=2, seed=11, base=BUILTIN_FOLDER / "small",
-        stages=(_school(2400, 2e-3), _habit(80, 1e-3, step_by_step=0.35)),
-    ),
+    _small("small", 11),
+    _small("small-b", 16),
     _large("large", 12, _school(900, 1e-3), _habit(50, 5e-4, step_by_step=0.35)),
+    _large("large-b", 17, _school(900, 1e-3), _habit(50, 5e-4, step_by_step=0.35)),
     _large("adder", 13, _school(500, 1e-3, SUMS), _habit(50, 5e-4, 0.35, SUMS)),
     _large("subtracter", 14, _school(900, 1e-3, DIFFERENCES), _habit(50, 5e-4, 0.35, DIFFERENCES)),
     Start(
@@ -159,7 +143,7 @@ def print_accuracies(folder: Path) -> None:
     """A line for every evaluation set."""
     loaded = load_model(ModelConfig(name=str(folder), device="cpu"), LoraConfig(), seed=0)
     engine = TransformersEngine(loaded.model, loaded.vocabulary, pad_id=loaded.pad_id, decode_rows=DECODE_ROWS)
-    for one in evaluation_sets():
+    for one in evaluation_sets(TEST_ITEMS):
         task = build_task(one.task, one.parameters, TaskSources())
         count = min(one.items, task.size)
         greedy = greedy_accuracy(engine, loaded, task, limit=count, max_tokens=LONGEST_ANSWER, batch=DECODE_ROWS)
