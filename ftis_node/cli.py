@@ -320,6 +320,8 @@ def main() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     # Its own resolver asks DNS for what /etc/hosts knows too, and dials time out where no DNS server answers.
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+    # It writes a line of its own for every stranger whose handshake fails, as often as he likes, past our log's bounds.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         app()
     except FtisError as error:
