@@ -81,5 +81,6 @@ def test_mallory_s_failing_handshakes_don_t_fill_the_log(tmp_path: Path) -> None
         for _ in range(100):
             with socket.create_connection((host, int(port)), timeout=10) as connection:
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                connection.recv(1000)  # until it has been refused
         assert node.terminate() == 0
         assert node.log[before:].count("\n") < 20
