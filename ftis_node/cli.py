@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -322,6 +323,8 @@ def main() -> None:
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
     # It writes a line of its own for every stranger whose handshake fails, as often as he likes, past our log's bounds.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a peer's model may have a name that this terminal can't show
+        sys.stdout.reconfigure(errors="replace")
     try:
         app()
     except FtisError as error:
