@@ -1,6 +1,6 @@
 """Do these samples help? The gradient from each author's groups beside the gradient on own held-out prompts.
 
-Every ``training.agreement_every`` rounds the node samples completions for prompts that it never trains on, and takes
+In one of ``training.agreement_every`` rounds the node samples completions for prompts it never trains on, and takes
 the gradient of the objective on them: the direction in which its own model gets better at the task. An author whose
 samples point the same way helps. One measurement is mostly noise; ``status.agreement`` puts an interval around many.
 """
@@ -42,23 +42,18 @@ def measure_agreement(
     of_peers: Tensor | None = None
     for origin in most:
         gradient = party.trainer.gradient_sketch(by_author[origin])
-        if gradient is None:
+        value = None if gradient is None else cosine(direction, gradient)
+        if gradient is None or value is None:  # nor does it make a number of all peers' that is none
             continue
-        author = authors.OWN if origin == OWN else bytes.fromhex(origin)
-        _note(agreements, author, direction, gradient)
+        agreements[authors.OWN if origin == OWN else bytes.fromhex(origin)] = value
         if origin != OWN:
             # A gradient is a mean over its groups: back to the sum, in which every group counts alike.
             weighted = gradient * len(by_author[origin])
             of_peers = weighted if of_peers is None else of_peers + weighted
-    if of_peers is not None:
-        _note(agreements, authors.PEERS, direction, of_peers)
-    return agreements
-
-
-def _note(agreements: dict[bytes, float], author: bytes, direction: Tensor, gradient: Tensor) -> None:
-    value = cosine(direction, gradient)
+    value = None if of_peers is None else cosine(direction, of_peers)
     if value is not None:
-        agreements[author] = value
+        agreements[authors.PEERS] = value
+    return agreements
 
 
 def _prompt(task: Task, index: int) -> str:

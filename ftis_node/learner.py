@@ -24,6 +24,7 @@ from ftis_node.agreement import measure_agreement, sample_held_out
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError
+from ftis_node.held_out import is_measured
 from ftis_node.inbox.verify import Rejected
 from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
@@ -270,9 +271,8 @@ class Learner:
         return report
 
     def _measure_agreement(self, groups: list[TrainingGroup], clock: RoundClock) -> dict[bytes, float]:
-        """Every so many rounds: whose samples point where own held-out prompts do."""
-        every = self._config.training.agreement_every
-        if not every or self._round % every:
+        """In some rounds: whose samples point where own held-out prompts do."""
+        if not is_measured(self._round, self._config.training.agreement_every, seed=self._seed):
             return {}
         self._activity("measuring whether peers' samples help")
         with clock.phase("measuring"):

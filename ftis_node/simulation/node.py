@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ftis_node.agreement import measure_agreement, sample_held_out
 from ftis_node.errors import ConfigError, RolloutError
+from ftis_node.held_out import is_measured
 from ftis_node.identity import Identity
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.inbox.verify import Rejected
@@ -176,9 +177,9 @@ class SimulatedNode:
     # --- the step ---------------------------------------------------------------------------
 
     def agreements(self, groups: Sequence[TrainingGroup], round_number: int, clock: RoundClock) -> dict[bytes, float]:
-        """Every so many rounds, as the daemon measures whose samples help; by peer id and ``store.authors``."""
+        """In some rounds, as the daemon measures whose samples help; by peer id and ``store.authors``."""
         training = self.party.config.training
-        if not training.agreement_every or round_number % training.agreement_every:
+        if not is_measured(round_number, training.agreement_every, seed=self.seed):
             return {}
         with clock.phase("measuring"):
             count = max(FEWEST_HELD_OUT, training.own_groups)
