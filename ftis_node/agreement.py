@@ -1,6 +1,6 @@
 """Do these samples help? The gradient from each author's groups beside the gradient on own held-out prompts.
 
-Every ``training.agreement_every`` rounds the node samples completions for prompts that it never trains on, and takes
+In one of ``training.agreement_every`` rounds the node samples completions for prompts it never trains on, and takes
 the gradient of the objective on them: the direction in which its own model gets better at the task. An author whose
 samples point the same way helps. One measurement is mostly noise; ``status.agreement`` puts an interval around many.
 """
@@ -23,12 +23,6 @@ from ftis_node.training.sketch import cosine
 
 MEASURED_AUTHORS = 16
 """At most, those with the most groups in the step."""
-
-
-def is_due(party: Party, round_number: int) -> bool:
-    """Whether this round is one of those in which it is measured."""
-    every = party.config.training.agreement_every
-    return every > 0 and round_number % every == 0
 
 
 def agreement_of_round(
@@ -60,23 +54,18 @@ def measure_agreement(
     of_peers: Tensor | None = None
     for origin in most:
         gradient = party.trainer.gradient_sketch([replace(group, weight=1.0) for group in by_author[origin]])
-        if gradient is None:
+        value = None if gradient is None else cosine(direction, gradient)
+        if gradient is None or value is None:  # nor does it make a number of all peers' that is none
             continue
-        author = authors.OWN if origin == OWN else bytes.fromhex(origin)
-        _note(agreements, author, direction, gradient)
+        agreements[authors.OWN if origin == OWN else bytes.fromhex(origin)] = value
         if origin != OWN:
             # A gradient is a mean over its groups: back to the sum, in which every group counts by its weight.
             weighted = gradient * sum(group.weight for group in by_author[origin])
             of_peers = weighted if of_peers is None else of_peers + weighted
-    if of_peers is not None:
-        _note(agreements, authors.PEERS, direction, of_peers)
-    return agreements
-
-
-def _note(agreements: dict[bytes, float], author: bytes, direction: Tensor, gradient: Tensor) -> None:
-    value = cosine(direction, gradient)
+    value = None if of_peers is None else cosine(direction, of_peers)
     if value is not None:
-        agreements[author] = value
+        agreements[authors.PEERS] = value
+    return agreements
 
 
 def _prompt(task: Task, index: int) -> str:

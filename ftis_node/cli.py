@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -320,6 +321,10 @@ def main() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     # Its own resolver asks DNS for what /etc/hosts knows too, and dials time out where no DNS server answers.
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+    # It writes a line of its own for every stranger whose handshake fails, as often as he likes, past our log's bounds.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a peer's model may have a name that this terminal can't show
+        sys.stdout.reconfigure(errors="replace")
     try:
         app()
     except FtisError as error:

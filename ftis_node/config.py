@@ -94,7 +94,7 @@ class TrainingConfig(Section):
     max_rounds: int | None = Field(default=None, ge=1, description="stop training after so many rounds; not set: never")
     checkpoint_every: int = Field(default=1, ge=1, description="rounds from one checkpoint to the next")
     agreement_every: int = Field(
-        default=20, ge=0, description="rounds from one measurement of whether peers' samples help to the next; 0: never"
+        default=20, ge=0, description="whether peers' samples help is measured in one of so many rounds; 0: never"
     )
     peer_weighting: PeerWeighting = Field(
         default="uniform",

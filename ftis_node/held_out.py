@@ -1,4 +1,4 @@
-"""Which prompts a node keeps for measuring and never trains on. Pure.
+"""Which prompts a node keeps for measuring and never trains on, and in which rounds it measures. Pure.
 
 One prompt in ``SHARE`` is held out, by a hash of its text with the node's own seed: nobody else knows which, and a
 question that a task has under several numbers is held out under all of them. Own groups for such prompts are not made,
@@ -16,6 +16,16 @@ SHARE = 64
 SMALLEST_TASK = 1024
 MOST_TRIES = 64 * SHARE
 DOMAIN = b"ftis-node held-out prompts 1\0"
+
+
+def is_measured(round_number: int, every: int, *, seed: int) -> bool:
+    """Whether the use of peers' samples is measured in a round (from 1 on): in one of each ``every`` rounds, which the
+    node's own seed chooses. Everybody can ask in which round a node is: who knew would do harm in the others only.
+    """
+    if every < 1 or round_number < 1:
+        return False
+    block, place = divmod(round_number - 1, every)
+    return place == random.Random(f"{seed} measured {block}").randrange(every)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,9 +168,12 @@ def lock_home(home: Path) -> Iterator[None]:
             raise HomeError(
                 f"--home {home}: another node (process {_lock_holder(home)}) runs on it; stop it or use another --home"
             )
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        except OSError as error:
+            raise HomeError(f"--home {home}: can't be written: {error.strerror}") from error
         yield
 
 

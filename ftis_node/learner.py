@@ -20,10 +20,11 @@ from types import TracebackType
 
 import torch
 
-from ftis_node.agreement import agreement_of_round, is_due
+from ftis_node.agreement import agreement_of_round
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.errors import RolloutError
+from ftis_node.held_out import is_measured
 from ftis_node.inbox.verify import Rejected
 from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
@@ -272,8 +273,8 @@ class Learner:
         return report
 
     def _measure_agreement(self, groups: list[TrainingGroup], clock: RoundClock) -> dict[bytes, float]:
-        """Every so many rounds: whose samples point where own held-out prompts do."""
-        if not is_due(self._party, self._round):
+        """In some rounds: whose samples point where own held-out prompts do."""
+        if not is_measured(self._round, self._config.training.agreement_every, seed=self._seed):
             return {}
         self._activity("measuring whether peers' samples help")
         with clock.phase("measuring"):

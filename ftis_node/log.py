@@ -21,6 +21,7 @@ FORMATS = ("text", "json")
 _NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
 ALIKE_PER_MINUTE = 30
 LONGEST_MESSAGE = 4000
+LONGEST_TRACEBACK = 200
 WINDOW_SECONDS = 60.0
 
 Fields = dict[str, int | str]
@@ -58,7 +59,8 @@ class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno == logging.INFO else f"{_level(record).upper()} "
         line = f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {self._process}: {level}{_message(record)}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        # Indented, so that nothing in an error's text can pass for a line of the log.
+        return "\n    ".join([line, *_traceback(self.formatException(record.exc_info))]) if record.exc_info else line
 
 
 class _JsonFormatter(logging.Formatter):
@@ -77,7 +79,7 @@ class _JsonFormatter(logging.Formatter):
             **getattr(record, "about", {}),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = "\n".join(_traceback(self.formatException(record.exc_info)))
         return json.dumps(line)
 
 
@@ -88,10 +90,19 @@ def _level(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     """One line, of bounded length: it may hold what a peer wrote."""
     text = record.getMessage()
-    cut = text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
     left_out = getattr(record, "left_out", 0)
     alike = f" ({left_out} lines like this were left out)" if left_out else ""
-    return "".join(c if c.isprintable() else "?" for c in cut) + alike
+    return _harmless(text) + alike
+
+
+def _traceback(text: str) -> list[str]:
+    """Its last lines; the error's own words are among them, which may be a peer's."""
+    return [_harmless(line) for line in text.split("\n")[-LONGEST_TRACEBACK:]]
+
+
+def _harmless(text: str) -> str:
+    cut = text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
+    return "".join(c if c.isprintable() else "?" for c in cut)
 
 
 class AtMostSoMany(logging.Filter):

@@ -62,6 +62,7 @@ class NetworkHalf:
         self._database = database
         self._store = database.store
         self._status: tuple[float, bytes] = (-STATUS_SECONDS, b"")
+        self._reading_status = asyncio.Lock()
         self._twin_said_at = -TWIN_SECONDS
         self._reports: set[asyncio.Task[None]] = set()
 
@@ -204,10 +205,11 @@ class NetworkHalf:
         await self._database(self._store.put_state, key, text, seconds)
 
     async def _status_json(self) -> bytes:
-        """At most one reading a second, however many ask."""
-        at, status = self._status
-        if time.monotonic() - at >= STATUS_SECONDS:
-            read = await asyncio.to_thread(read_status, self._party.home)
-            status = read.model_dump_json().encode()
-            self._status = (time.monotonic(), status)
-        return status
+        """At most one reading a second, however many ask, also all at once."""
+        async with self._reading_status:
+            at, status = self._status
+            if time.monotonic() - at >= STATUS_SECONDS:
+                read = await asyncio.to_thread(read_status, self._party.home)
+                status = read.model_dump_json().encode()
+                self._status = (time.monotonic(), status)
+            return status

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import ConfigError, WireError
+from ftis_node.status.kept import small
 from ftis_node.status.snapshot import NodeStatus
 from ftis_node.status.summary import Answer
 from ftis_node.status.swarm_view import Bounds
@@ -117,10 +118,8 @@ class Walk:
         self._frontier.add(_addresses_in(status), teller)
         if hint is None:  # whom the own node was told to dial, though it may never have answered
             self._frontier.add([parse_address(d.address, source="stored peer") for d in status.dials], None)
-        kept = {"peers": status.peers[: self._peers_per_node], "addresses": ()}
-        return Answer(
-            answer.asked, answer.named, answer.peer_id, status.model_copy(update=kept), "", answer.clock_ahead_ms
-        )
+        kept = small(status, self._peers_per_node) if hint is not None else status
+        return Answer(answer.asked, answer.named, answer.peer_id, kept, "", answer.clock_ahead_ms)
 
     async def _ask(self, hint: Hint, told_at: IpAddress | None) -> tuple[Answer, IpAddress | None]:
         """What came of asking there, and where that was. Never raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,23 @@ def test_groups_without_a_gradient_say_nothing(party: Party) -> None:
     assert measure_agreement(party, held_out, alike) == {}
     assert measure_agreement(party, [], peers) == {}
     assert measure_agreement(party, alike, peers) == {}
+
+
+def test_mallory_s_gradient_that_is_no_number_takes_nobody_else_s_number_away(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = sample_held_out(party, 24, nonce=1, seed=1)
+    peers = sampled(party, OTHER, 24, origin=HONEST)
+    honest = party.trainer.gradient_sketch
+
+    def overflowing(groups: Sequence[TrainingGroup]) -> torch.Tensor | None:
+        gradient = honest(groups)
+        return gradient * float("inf") if gradient is not None and groups[0].origin == MALLORY else gradient
+
+    monkeypatch.setattr(party.trainer, "gradient_sketch", overflowing)
+    found = measure_agreement(party, held_out, [*peers[:12], *map(turned_round, peers[12:])])
+    assert set(found) == {bytes.fromhex(HONEST), authors.PEERS}
+    assert found[authors.PEERS] == pytest.approx(found[bytes.fromhex(HONEST)], abs=1e-5)
 
 
 def test_the_number_of_measured_authors_is_bounded(party: Party) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +131,25 @@ def test_a_model_that_is_not_there_ends_the_node_with_exit_code_2(tmp_path: Path
     assert done.returncode == 2
     assert "there is no such built-in model; there are builtin:large" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("room", [0, 2000, 5500])
+def test_a_first_start_on_a_full_disk_leaves_no_half_settings(tmp_path: Path, room: int) -> None:
+    """Of node.toml or of run.toml: later starts would take what is there for all of it."""
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    home = tmp_path / "home"
+    line = [sys.executable, "-m", "ftis_node", "relay", "--home", str(home), "--run", "builtin:addition", "--no-dht"]
+    line += ["--listen", "127.0.0.1:0", "--status-address", "off"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, preexec_fn=full)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ftis-node: ")
+    assert "Traceback" not in done.stderr
+    whole = {"node.toml": 4000, "run.toml": 1000}
+    assert [path.name for path in home.glob("*.toml*") if path.stat().st_size < whole[path.name]] == []
 
 
 def test_another_run_in_a_home_is_refused(tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """``ftis-node health`` as people and machines call it: modes, exit codes, watching, and a home whose daemon is down."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ftis_node.store.schema import STORE_FILE
 from tests.daemons import Daemon, learners_of, write_run
 from tests.halves import running_halves
+from tests.status.nodes import trained_home
 
 
 def command(*arguments: str) -> list[str]:
@@ -65,6 +69,24 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str) -> None:
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_mallory_s_name_neither_ends_health_nor_moves_the_cursor(tmp_path: Path, encoding: str) -> None:
+    """On a terminal that can't show her characters, and in JSON, where control characters above 0x7f are allowed."""
+    home = trained_home(tmp_path / "home", rounds=1, peers=2)
+    with contextlib.closing(sqlite3.connect(home / STORE_FILE)) as store:
+        store.execute("UPDATE peers SET model = ?", ("模型\x9b2J\u202e",))
+        store.commit()
+    for arguments in ((), ("--json",)):
+        done = subprocess.run(
+            command("--home", str(home), *arguments), capture_output=True, check=False, timeout=60,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )  # fmt: skip
+        shown = done.stdout.decode()
+        assert (done.returncode, done.stderr) == (2, b"")
+        assert not set("\x9b\u202e") & set(shown)
+    assert json.loads(shown)["nodes"][0]["status"]["peers"][0]["model"] == "模型\x9b2J\u202e"
 
 
 def test_watching_ends_with_the_code_of_what_was_shown_last(tmp_path: Path) -> None:

@@ -7,9 +7,23 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftis_node.held_out import SHARE, SMALLEST_TASK, HeldOut
+from ftis_node.held_out import SHARE, SMALLEST_TASK, HeldOut, is_measured
 
 SIZE = 100_000
+
+
+@given(seed=st.integers(0, 2**62 - 1), every=st.integers(1, 50), block=st.integers(0, 1000))
+def test_one_round_in_so_many_is_measured(seed: int, every: int, block: int) -> None:
+    rounds = range(block * every + 1, (block + 1) * every + 1)
+    assert sum(is_measured(number, every, seed=seed) for number in rounds) == 1
+
+
+def test_mallory_can_t_tell_from_a_node_s_round_when_it_measures() -> None:
+    """She would send good samples then, harmful ones otherwise, and be said to help."""
+    rounds = [{n for n in range(1, 401) if is_measured(n, 20, seed=seed)} for seed in (1, 2)]
+    assert len(rounds[0] & rounds[1]) < 10
+    assert len({n % 20 for n in rounds[0]}) > 5
+    assert not any(is_measured(number, 0, seed=1) for number in range(50))
 
 
 def question(index: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftis_node.log import ALIKE_PER_MINUTE, AtMostSoMany, LogSettings, about, set_up_logging
+from ftis_node.log import ALIKE_PER_MINUTE, LONGEST_TRACEBACK, AtMostSoMany, LogSettings, about, set_up_logging
 from tests.daemons import Daemon, write_run
 
 PEER, BATCH = b"\x01" * 32, b"\x02" * 32
@@ -54,6 +54,21 @@ def test_what_a_peer_wrote_stays_one_line_of_bounded_length(form: str, capfd: py
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert len(out) < 5_000
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_mallory_s_words_in_an_error_can_t_pass_for_lines_of_the_log(
+    form: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging("node", LogSettings(format="json" if form == "json" else "text"))
+    try:
+        raise ValueError("model \x1b[2J\r\n2026-12-02 00:00:00 node: all is well\u202e" + "\n" * 10_000)
+    except ValueError as error:
+        logging.getLogger("ftis_node.x").error("session failed", exc_info=error)
+    out = capfd.readouterr().err
+    assert not [line for line in out.splitlines() if line.startswith("2026-12-02 00:00:00")]
+    assert not set("\x1b\r\u202e") & set(out)
+    assert out.count("\n") <= LONGEST_TRACEBACK + 1
 
 
 def test_lines_alike_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

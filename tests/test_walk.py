@@ -259,6 +259,36 @@ def test_mallory_sends_numbers_of_four_thousand_digits(tmp_path: Path) -> None:
     assert "can't be read" in view.reasons[0]
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_mallory_sends_seconds_that_are_no_number(tmp_path: Path, number: str) -> None:
+    async def answers(identity: Identity) -> bytes:
+        report = {"round": 1, "own_groups": 1, "peer_groups": 1, "stepped": True, "seconds": {"generating": 12345.5}}
+        return honest_status(identity, tmp_path, last_round=report).replace(b"12345.5", number.encode())
+
+    view, _ = asyncio.run(beside_mallory(tmp_path, answers))
+    assert "can't be read" in view.reasons[0]
+
+
+def test_of_mallory_s_longest_answer_little_is_kept(tmp_path: Path) -> None:
+    """With 500 identities she could fill a gigabyte of the asker's memory, and his terminal."""
+
+    async def answers(identity: Identity) -> bytes:
+        counts = {f"{number:064d}": 1 for number in range(3000)}
+        origin = {"excluded": counts}
+        report = {
+            "round": 1, "own_groups": 1, "peer_groups": 1, "stepped": False, "skipped_reason": "x" * 100_000,
+            "used_authors": counts, "own": origin, "peers": origin, "totals": {"own": origin, "peers": origin},
+        }  # fmt: skip
+        dial = {"address": "h" * 300, "state": "s" * 300, "since_ms": 0, "retry_at_ms": None}
+        rejection = {"peer_id": "", "reason": "r" * 100, "blame": "author", "count": 1, "detail": "d" * 300}
+        lists = {"dials": [dial] * 500, "rejections": [rejection] * 500}
+        return honest_status(identity, tmp_path, last_round=report, **lists)
+
+    view, _ = asyncio.run(beside_mallory(tmp_path, answers))
+    assert view.reach == "answers"
+    assert len(view.model_dump_json()) < 150_000
+
+
 def invented(count: int, port: int) -> list[dict[str, object]]:
     return [
         {"peer_id": f"{number:064x}", "address": f"127.0.0.1:{port}", "reached_ms": now_ms()} for number in range(count)

@@ -39,7 +39,7 @@ def run_health(options: HealthOptions) -> int:
         return int(_watch(look, options.watch_seconds, as_json=options.as_json))
     document = look()
     if options.as_json:
-        print(document.model_dump_json(indent=2))
+        print(document.model_dump_json(indent=2, ensure_ascii=True))  # no string of a peer moves a cursor
     else:
         from ftis_node.status.rendering import print_health
 
@@ -89,7 +89,7 @@ def _watch(look: Callable[[], HealthDocument], seconds: float, *, as_json: bool)
         if as_json:
             while True:
                 document = look()
-                print(document.model_dump_json(), flush=True)
+                print(document.model_dump_json(ensure_ascii=True), flush=True)
                 time.sleep(seconds)
         with Screen() as screen:
             while True:

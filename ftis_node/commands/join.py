@@ -97,7 +97,7 @@ def settle_config(options: JoinOptions) -> NodeConfig:
     if not stored.exists():
         try:
             options.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            stored.write_text(node_toml(config))
+            write_settings(stored, node_toml(config))
         except OSError as error:
             raise HomeError(f"--home {options.home}: can't be written: {error.strerror}") from error
     return config
@@ -137,10 +137,24 @@ def settle_run_file(home: Path, run: str | None) -> Path | None:
         return Path(run).expanduser()
     text = builtin_run_toml(run)
     if not own.exists():
-        own.write_text(text)
+        try:
+            write_settings(own, text)
+        except OSError as error:
+            raise HomeError(f"{own}: can't be written: {error.strerror}") from error
     elif own.read_text() != text:
         raise ConfigError(f"--run {run}: {own} is another run; leave --run away, or use another --home")
     return own
+
+
+def write_settings(path: Path, text: str) -> None:
+    """All at once or not at all: half of a node's settings would be taken for all of them. Raises OSError."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def builtin_run_toml(run: str) -> str:

@@ -7,8 +7,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftis_node.agreement import agreement_of_round, is_due
+from ftis_node.agreement import agreement_of_round
 from ftis_node.errors import ConfigError, RolloutError
+from ftis_node.held_out import is_measured
 from ftis_node.identity import Identity
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.inbox.verify import Rejected
@@ -178,8 +179,9 @@ class SimulatedNode:
     # --- the step ---------------------------------------------------------------------------
 
     def agreements(self, groups: Sequence[TrainingGroup], round_number: int, clock: RoundClock) -> dict[bytes, float]:
-        """Every so many rounds, as the daemon measures whose samples help; by peer id and ``store.authors``."""
-        if not is_due(self.party, round_number):
+        """In some rounds, as the daemon measures whose samples help; by peer id and ``store.authors``."""
+        training = self.party.config.training
+        if not is_measured(round_number, training.agreement_every, seed=self.seed):
             return {}
         with clock.phase("measuring"):
             return agreement_of_round(self.party, groups, round_number=round_number, seed=self.seed)

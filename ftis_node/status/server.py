@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 SPARE_PORTS = 20
 CONNECTIONS = 64
+REQUESTS = 2 * CONNECTIONS
+"""Those of connections that have gone may still be worked at."""
 KEEP_ALIVE_SECONDS = 5
 CONNECTION_SECONDS = 60.0
 LONGEST_HEAD = 16 * 1024
@@ -33,9 +35,18 @@ STOP_SECONDS = 1
 
 
 class _MortalProtocol(H11Protocol):
-    """uvicorn bounds how long a connection is idle, but not how slowly a request may come: here it ends in any case."""
+    """uvicorn bounds how long a connection is idle, but not how slowly a request may come: here it ends in any case.
+
+    Nor does it bound how many there are: it answers 503 beyond ``limit_concurrency`` and keeps them, and every one
+    costs the node a file. Here a new one takes the place of the oldest, so that who holds many keeps nobody else out.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        held = [other for other in self.connections if isinstance(other, _MortalProtocol)]
+        if len(held) >= CONNECTIONS:
+            oldest = min(held, key=lambda other: other._end.when())
+            self.connections.discard(oldest)
+            oldest.transport.abort()
         super().connection_made(transport)
         self._end = self.loop.call_later(CONNECTION_SECONDS, transport.abort)
 
@@ -62,7 +73,8 @@ class StatusServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS,
+                limit_concurrency=REQUESTS,
+                backlog=CONNECTIONS,  # so many are taken in at once, before any of them is looked at
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=STOP_SECONDS,
                 h11_max_incomplete_event_size=LONGEST_HEAD,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ftis_node.status.judgement import Judgement, Level, judge
 from ftis_node.status.partitions import Contact, partitions_of
+from ftis_node.status.shares import bounded_shares, weighted_sum
 from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
 from ftis_node.status.state import duration, state_kind, state_text, training_of
 from ftis_node.status.swarm_view import (
@@ -171,6 +172,8 @@ def _seen(said: Sequence[_Word], asked: int) -> SeenByOthers:
     silent = [word.silent_ms for word in said if word.silent_ms is not None]
     verdicts = Counter(peer.agreement.verdict for peer in peers if peer.sequences or peer.agreement.measured)
     lately = [peer.batches_lately for peer in peers if peer.batches_lately]
+    checked = bounded_shares([peer.accepted_groups + peer.rejected_groups for peer in peers])
+    used = bounded_shares([peer.sequences for peer in peers])
     return SeenByOthers(
         asked=asked,
         connected_to=len(connected),
@@ -180,11 +183,11 @@ def _seen(said: Sequence[_Word], asked: int) -> SeenByOthers:
         model=_most(peer.model for peer in peers),
         version=_most(peer.version for peer in peers),
         batches_per_minute=statistics.median(lately) * 60_000 / LATELY_MS if lately else 0.0,
-        accepted_groups=sum(peer.accepted_groups for peer in peers),
-        rejected_groups=sum(peer.rejected_groups for peer in peers),
-        sequences=sum(peer.sequences for peer in peers),
-        trained=sum(peer.trained for peer in peers),
-        filtered=sum(peer.filtered for peer in peers),
+        accepted_groups=weighted_sum((peer.accepted_groups for peer in peers), checked),
+        rejected_groups=weighted_sum((peer.rejected_groups for peer in peers), checked),
+        sequences=weighted_sum((peer.sequences for peer in peers), used),
+        trained=weighted_sum((min(peer.trained, peer.sequences) for peer in peers), used),
+        filtered=weighted_sum((min(peer.filtered, peer.sequences) for peer in peers), used),
         helps=verdicts["helps"],
         harms=verdicts["harms"],
         unknown=verdicts["unknown"],
@@ -202,13 +205,19 @@ def _summary(
 ) -> SwarmSummary:  # fmt: skip
     statuses = [answer.status for answer in answered.values() if answer.status is not None]
     silent = [view for view in views if view.reach in ("behind NAT", "not asked")]
-    peers = [peer for status in statuses for peer in status.peers]
-    accepted, rejected = sum(p.accepted_groups for p in peers), sum(p.rejected_groups for p in peers)
+    by_node = [
+        (sum(p.accepted_groups for p in status.peers), sum(p.rejected_groups for p in status.peers))
+        for status in statuses
+    ]
+    shares = bounded_shares([sum(counts) for counts in by_node])
+    accepted, rejected = (weighted_sum((counts[kind] for counts in by_node), shares) for kind in (0, 1))
     rejections: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    for status in statuses:
+    of_rejections = bounded_shares([sum(rejection.count for rejection in status.rejections) for status in statuses])
+    for status, share in zip(statuses, of_rejections, strict=True):
         for rejection in status.rejections:
-            (rejections if rejection.blame != "nobody" else left_out)[rejection.reason] += rejection.count
+            counted = rejections if rejection.blame != "nobody" else left_out
+            counted[rejection.reason] += round(rejection.count * share)
     runs = _counted(status.run_id or "none yet" for status in statuses)
     partitions = partitions_of(
         {peer: answer.status.run_id for peer, answer in answered.items() if answer.status and answer.status.run_id},

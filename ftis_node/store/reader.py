@@ -107,6 +107,8 @@ class StoreReader:
         self._db.close()
         if isinstance(error, sqlite3.DatabaseError):
             raise StoreError(f"the store can't be read: {error}") from error
+        if isinstance(error, ValueError | KeyError | TypeError):  # what stands in its rows is read as JSON, TOML, ids
+            raise StoreError(f"the store is damaged: it holds what no node writes ({type(error).__name__})") from error
 
     def network_state(self, key: str) -> bytes | None:
         row = self._db.execute("SELECT value FROM network_state WHERE key = ?", (key,)).fetchone()

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 """A count or a time in ms. Reports also come from peers, whose numbers may have any number of digits."""
 
+Seconds = Annotated[float, Field(ge=-1e15, le=1e15)]
+"""Finite, so that JSON has a number for it."""
+
 Counts = Annotated[dict[Annotated[str, Field(max_length=64)], Whole], Field(max_length=4096)]
 
 
@@ -45,11 +48,11 @@ class SequenceCounts(_Record):
 class PhaseSeconds(_Record):
     """Where a round's wall-clock time went. ``measuring`` is for what is known of peers' usefulness."""
 
-    generating: float = 0.0
-    scoring: float = 0.0
-    training: float = 0.0
-    waiting: float = 0.0
-    measuring: float = 0.0
+    generating: Seconds = 0.0
+    scoring: Seconds = 0.0
+    training: Seconds = 0.0
+    waiting: Seconds = 0.0
+    measuring: Seconds = 0.0
 
     def plus(self, other: PhaseSeconds) -> PhaseSeconds:
         return PhaseSeconds(

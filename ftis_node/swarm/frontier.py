@@ -17,6 +17,8 @@ from ftis_node.types import PeerId
 HINTS_PER_TELLER = 500
 TELLERS_PER_HINT = 3
 HINTS = 50_000
+IN_VAIN_PER_HOST = 32
+"""By one node's word. Where that leads to nobody so often, the asker may be aimed at somebody."""
 ADDRESSES_PER_PEER = 3
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -37,6 +39,7 @@ class Frontier:
         self._most = most
         self._queues: dict[PeerId | None, deque[Hint]] = {}
         self._in_vain: Counter[PeerId | None] = Counter()
+        self._in_vain_at: Counter[tuple[PeerId | None, str]] = Counter()
         self._told: Counter[Address] = Counter()
         self._known: set[PeerId | str] = set()
         self._tried: defaultdict[PeerId | str, set[Address]] = defaultdict(set)
@@ -75,14 +78,16 @@ class Frontier:
                 key = _key(hint.address)
                 if key in self._asking:
                     queue.append(hint)
-                elif self._may_ask(key, hint.address):
+                elif self._may_ask(key, hint.address, teller):
                     self._tried[key].add(hint.address)
                     self._asking.add(key)
                     self._in_vain[teller] += 1  # until it answers
                     return hint
         return None
 
-    def _may_ask(self, key: PeerId | str, address: Address) -> bool:
+    def _may_ask(self, key: PeerId | str, address: Address, teller: PeerId | None) -> bool:
+        if teller is not None and self._in_vain_at[teller, address.host] >= IN_VAIN_PER_HOST:
+            return False
         tried = self._tried.get(key, set())
         if key in self._answered or address in tried or len(tried) >= ADDRESSES_PER_PEER:
             return False
@@ -100,6 +105,7 @@ class Frontier:
 
     def in_vain(self, hint: Hint) -> None:
         """Nobody answered there, or somebody else did."""
+        self._in_vain_at[hint.teller, hint.address.host] += 1
         self._asking.discard(_key(hint.address))
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import grpc
 
 from ftis_node.clock import now_ms
-from ftis_node.errors import ConfigError, WireError
+from ftis_node.errors import ConfigError, StoreError, WireError
 from ftis_node.log import about
 from ftis_node.swarm.addresses import Address, address_range, observed_host
 from ftis_node.swarm.frames import EOF
@@ -119,8 +119,13 @@ class SwarmService(rpc.SwarmServicer):
     async def GetStatus(
         self, request: pb.StatusRequest, context: grpc.aio.ServicerContext[pb.StatusRequest, pb.StatusReply]
     ) -> pb.StatusReply:
-        del request, context
-        return pb.StatusReply(status_json=await self._status(), record=self._own.record(now_ms()))
+        del request
+        try:
+            status = await self._status()
+        except StoreError as error:
+            log.error("a node that asks for the status gets none: %s", error)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "can't read its store")
+        return pb.StatusReply(status_json=status, record=self._own.record(now_ms()))
 
     async def ProbeReach(
         self, request: pb.ReachRequest, context: grpc.aio.ServicerContext[pb.ReachRequest, pb.ReachReply]

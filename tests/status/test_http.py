@@ -209,11 +209,19 @@ def until_healthz_is(node: Served, status: int) -> None:
         time.sleep(0.05)
 
 
-def test_there_are_only_so_many_connections(node: Served) -> None:
+def test_mallory_who_holds_ever_more_connections_takes_neither_files_nor_anybody_s_turn(
+    node: Served,
+) -> None:
+    files = Path("/proc/self/fd")
     with contextlib.ExitStack() as opened:
-        connections(node, opened, CONNECTIONS)
-        until_healthz_is(node, 503)
-    until_healthz_is(node, 200)
+        before = len(list(files.iterdir()))
+        held = connections(node, opened, 5 * CONNECTIONS)
+        until_healthz_is(node, 200)
+        server_s = len(list(files.iterdir())) - before - len(held)
+        assert server_s <= CONNECTIONS + 10
+        assert held[0].recv(10) == b"", "the oldest has to go"
+        held[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert held[-1].recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_whoever_only_connects_or_trickles_is_thrown_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from ftis_node.status.agreement import Agreement
 from ftis_node.status.judgement import Level
 from ftis_node.status.rendering import print_health
+from ftis_node.status.shares import MOST_WEIGHT
 from ftis_node.status.snapshot import NodeStatus, PeerStatus, RejectionStatus
 from ftis_node.status.summary import MOST_VOUCHED, Answer, health_document, level_of
 from ftis_node.status.swarm_view import Bounds, HealthDocument, NodeView, SwarmSummary
@@ -148,6 +149,25 @@ def test_a_strangers_trouble_is_not_the_swarm_s_but_that_of_many_is(ill: int, he
     ]
     assert level_of(document(*everybody, named=0)) is level
     assert level_of(document(*everybody, named=1)) is Level.DEGRADED, "the first one was named, and is ill"
+
+
+def test_mallory_s_counts_can_t_drown_what_the_others_say_of_an_honest_node() -> None:
+    said = {"accepted_groups": 40, "rejected_groups": 2, "sequences": 100, "trained": 90}
+    lie = {"accepted_groups": 0, "rejected_groups": 2**62, "sequences": 2**62, "filtered": 2**62}
+    of_a = RejectionStatus(peer_id=A, reason="reward", blame="author", count=2, detail="")
+    lied = of_a.model_copy(update={"count": 2**62, "reason": "made up"})
+    made = document(
+        *(status(other, peer(A, **said), rejections=(of_a,)) for other in (B, C, D)),
+        status(MALLORY, peer(A, **lie), rejections=(lied,)),
+        status(A),
+    )
+    seen = views(made)[A].seen
+    assert seen is not None
+    assert (seen.accepted_groups, seen.sequences) == (120, 300 + MOST_WEIGHT * 100)
+    assert seen.rejected_groups == 6 + MOST_WEIGHT * 42
+    assert made.swarm is not None
+    assert (made.swarm.accepted_groups, made.swarm.rejected_groups) == (120, seen.rejected_groups)
+    assert made.swarm.rejections == {"reward": 6, "made up": MOST_WEIGHT * 2}
 
 
 def test_levels_of_a_swarm() -> None:

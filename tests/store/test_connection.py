@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ftis_node.errors import StoreError
+from ftis_node.status.snapshot import read_status
 from ftis_node.store.faults import storage_fault
+from ftis_node.store.network import NetworkStore
 from ftis_node.store.schema import open_database, transaction
 
 
@@ -53,3 +56,14 @@ def test_a_refused_file_is_a_fault_of_the_home_and_a_refused_socket_is_not() -> 
     refused = PermissionError(errno.EPERM, os.strerror(errno.EPERM), "/home/node/checkpoints")
     assert storage_fault(refused) == "/home/node/checkpoints: Operation not permitted"
     assert storage_fault(PermissionError(errno.EACCES, os.strerror(errno.EACCES))) is None
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"{}", b"[1]", b"{"])
+def test_a_row_that_a_failing_disk_has_changed_is_one_line(tmp_path: Path, value: bytes) -> None:
+    """SQLite has no checksums: what it reads back may be anything."""
+    NetworkStore(tmp_path).close()
+    database = open_database(tmp_path, durable=True)
+    database.execute("INSERT INTO learner_state VALUES ('activity', ?)", (value,))
+    database.close()
+    with pytest.raises(StoreError, match="the store is damaged"):
+        read_status(tmp_path)

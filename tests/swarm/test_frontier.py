@@ -5,7 +5,7 @@ import ipaddress
 import pytest
 
 from ftis_node.swarm.addresses import Address
-from ftis_node.swarm.frontier import ADDRESSES_PER_PEER, HINTS_PER_TELLER, Frontier, Hint, may_follow
+from ftis_node.swarm.frontier import ADDRESSES_PER_PEER, HINTS_PER_TELLER, IN_VAIN_PER_HOST, Frontier, Hint, may_follow
 from ftis_node.types import PeerId
 
 HONEST, MALLORY = PeerId(b"h" * 32), PeerId(b"m" * 32)
@@ -39,6 +39,18 @@ def test_mallory_s_many_words_wait_for_the_honest_ones() -> None:
     assert frontier.asked == 40
     assert frontier.full
     assert frontier.not_asked == 370
+
+
+def test_mallory_can_t_aim_the_asker_at_one_host() -> None:
+    frontier = Frontier(500)
+    frontier.add([Address("198.51.100.1", port, PeerId(port.to_bytes(32, "big"))) for port in range(1, 501)], MALLORY)
+    frontier.add([Address("198.51.100.1", 47100, PeerId(b"v" * 32))], HONEST)
+    dialled = []
+    while (hint := frontier.next()) is not None:
+        dialled.append(hint)
+        frontier.in_vain(hint)
+    assert sum(hint.teller == MALLORY for hint in dialled) == IN_VAIN_PER_HOST
+    assert [hint.address.port for hint in dialled if hint.teller == HONEST] == [47100], "others' words hold"
 
 
 def test_a_peer_is_asked_at_one_address_at_a_time_and_at_three_in_all() -> None:
