@@ -28,13 +28,24 @@ def load(name: str, rank: int = 0):
     return load_model(ModelConfig(name=name), LoraConfig(rank=rank), seed=0)
 
 
-@pytest.mark.parametrize("name", ["small", "large", "large-steps"])
+@pytest.mark.parametrize("name", ["small", "large", "large-steps", "merged"])
 def test_builtin_models_read_any_text(name: str) -> None:
     loaded = load(f"builtin:{name}")
     for text in TEXTS:
         ids = render_prompt(loaded, text)
         assert loaded.vocabulary.decode(ids)[0] == text.encode()
     assert not loaded.model.training
+
+
+def test_the_merged_model_has_tokens_for_numbers_and_another_fingerprint() -> None:
+    loaded, small = load("builtin:merged"), load("builtin:small")
+    ids = loaded.tokenize("24+3=27=")
+    assert [loaded.vocabulary.token_bytes[token] for token in ids] == [b"24", b"+", b"3=", b"27", b"="]
+    numbers = [loaded.tokenize(str(number)) for number in range(100)]
+    assert {len(ids) for ids in numbers} == {1}
+    assert loaded.vocabulary.size < 400
+    assert loaded.vocabulary.fingerprint != small.vocabulary.fingerprint
+    assert sum(path.stat().st_size for path in (BUILTIN_FOLDER / "merged").iterdir()) < 1_000_000
 
 
 def bpe(**settings: object) -> PreTrainedTokenizerFast:
@@ -134,7 +145,7 @@ def test_code_of_a_model_folder_is_never_run(tmp_path: Path) -> None:
 
 
 def test_unknown_builtin_names_the_known_ones() -> None:
-    with pytest.raises(ModelError, match="there are builtin:large, builtin:large-steps, builtin:small"):
+    with pytest.raises(ModelError, match="there are builtin:large, builtin:large-steps, builtin:merged, builtin:small"):
         load("builtin:huge")
 
 

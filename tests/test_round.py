@@ -136,6 +136,23 @@ def test_groups_of_a_foreign_tokenizer_are_learned_from(mode: CrossTokenizer, ex
         assert group.sequences == group.trained + group.filtered + group.zero_advantage + len(group.excluded)
 
 
+@pytest.mark.parametrize(("author", "reader"), [("merged", "small"), ("small", "merged")])
+def test_built_in_models_with_different_tokenizers_learn_from_each_other(author: str, reader: str) -> None:
+    mine = party(f"builtin:{reader}")
+    payload, _ = generate(party(f"builtin:{author}"), OTHER, 5, range(12), seed=3)
+    groups = []
+    for index in range(len(payload.groups)):
+        checked = check(mine, OTHER, 5, payload, index)
+        assert isinstance(checked, CheckedGroup)
+        assert not checked.same_tokenizer
+        groups.append(training_group(mine, checked, OTHER.hex()))
+    report = train(mine, groups)
+    assert report.stepped
+    assert sum(group.trained for group in report.groups) > 0
+    # By default only what was right is learned from a foreign tokenizer.
+    assert {reason for group in report.groups for reason in group.excluded} - {"broken_text"} == {"foreign_negative"}
+
+
 def in_pairs(completion: Completion) -> Completion:
     """Two bytes to a token, with the sum of their log-probs."""
     length, ended = len(completion.text), completion.finish_reason is FinishReason.STOP
