@@ -35,7 +35,7 @@ class FtisConfig:
         description="g of the filter; 50 for k3, no default for the others; auto: from peers' recent divergences",
     )
     kl_quantile: float = Field(
-        default=0.5, gt=0, lt=1, description="with kl_threshold = auto: the quantile of an author's divergences"
+        default=0.75, gt=0, lt=1, description="with kl_threshold = auto: the quantile of an author's divergences"
     )
     kl_estimator: KlEstimator = Field(default="k3", description="k3, k3_forward, k1_mean or k1_sum")
     clip_epsilon: float = Field(default=0.2, gt=0, lt=1, description="clip range of the policy ratio")

@@ -1,6 +1,6 @@
 import pytest
 
-from ftis_node.config import FtisConfig, NodeConfig, load_node_config
+from ftis_node.config import FtisConfig, KlEstimator, NodeConfig, load_node_config
 from ftis_node.config_file import node_toml
 from ftis_node.errors import ConfigError
 
@@ -14,6 +14,9 @@ from ftis_node.errors import ConfigError
         ("trainig.seed=1", "unknown key 'trainig': did you mean 'training'?"),
         ("ftis.kl_estimator=k1_mean", "kl_threshold must be set for kl_estimator = 'k1_mean'"),
         ("ftis.kl_threshold=nan", "kl_threshold must be a number"),
+        ("ftis.kl_threshold=automatic", "ftis.kl_threshold = 'automatic': must be a number or 'auto'"),
+        ("ftis.kl_quantile=1", "ftis.kl_quantile = 1: input should be less than 1"),
+        ("training.peer_weighting=fair", "training.peer_weighting = 'fair': input should be 'uniform' or 'usefulness'"),
         ("ftis.kl_treshold=1", "unknown key 'ftis.kl_treshold': did you mean 'kl_threshold'?"),
         ("ftis.method=ppo", "ftis.method = 'ppo'"),
         ("lora.rank=true", "lora.rank = True"),
@@ -37,6 +40,18 @@ def test_threshold_default_belongs_to_k3_only() -> None:
     assert FtisConfig(kl_estimator="k1_sum", kl_threshold=3.0).kl_threshold == 3.0
 
 
+@pytest.mark.parametrize("estimator", ["k3", "k3_forward", "k1_mean", "k1_sum"])
+def test_an_automatic_threshold_fits_every_estimator(estimator: KlEstimator) -> None:
+    assert FtisConfig(kl_estimator=estimator, kl_threshold="auto").kl_threshold == "auto"
+
+
+def test_usefulness_has_to_be_measured() -> None:
+    sets = ("training.peer_weighting=usefulness", "training.agreement_every=0")
+    with pytest.raises(ConfigError, match=r"training: peer_weighting = 'usefulness' needs .*: agreement_every must be"):
+        load_node_config(None, sets)
+    assert load_node_config(None, sets[:1]).training.peer_weighting == "usefulness"
+
+
 def test_vis_takes_one_epoch() -> None:
     with pytest.raises(ConfigError, match="update_epochs must be 1"):
         load_node_config(None, ("ftis.method=f-vis", "training.update_epochs=2"))
@@ -49,6 +64,8 @@ def test_vis_takes_one_epoch() -> None:
         ("ftis.truncation=inf", 'lora.targets=["q_proj"]', "training.seed=3", "lora.rank=8"),
         ("ftis.kl_estimator=k1_sum", "ftis.kl_threshold=3.5", 'model.name="with \\"quotes\\""'),
         ('data.files={ gsm8k = "/a b.jsonl", "gsm8k:test" = "/c.jsonl" }',),
+        ("ftis.kl_threshold=auto", "ftis.kl_quantile=0.9", "training.peer_weighting=usefulness"),
+        ("ftis.kl_threshold=inf",),
         ("status.address=off", "tracking.tensorboard=~/runs", "tracking.wandb=my-swarm"),
         ('network.peers=["a:1", "[::1]:2"]', "training.learning_rate=1e-5"),
     ],
@@ -60,8 +77,10 @@ def test_written_file_reads_back_the_same(tmp_path, overrides: tuple[str, ...]) 
 
 
 def test_survives_the_way_to_the_learner() -> None:
-    config = load_node_config(None, ("ftis.truncation=inf", "lora.rank=4"))
-    assert NodeConfig.model_validate_json(config.model_dump_json()) == config
+    for threshold in ("50", "inf", "auto"):
+        sets = ("ftis.truncation=inf", "lora.rank=4", f"ftis.kl_threshold={threshold}")
+        config = load_node_config(None, sets)
+        assert NodeConfig.model_validate_json(config.model_dump_json()) == config
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path) -> None:

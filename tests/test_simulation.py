@@ -18,7 +18,9 @@ from ftis_node.simulation.lockstep import EPOCH, START_MS, Lockstep
 from ftis_node.simulation.mailbox import Arrivals
 from ftis_node.simulation.node import SimulatedNode, identity_of, seed_of
 from ftis_node.simulation.runner import prepare
+from ftis_node.store.authors import Measurement
 from ftis_node.store.network import NetworkStore, ReceivedBatch
+from ftis_node.training.threshold import FLOOR_PER_TOKEN
 from tests.simulations import lockstep, make_spec, party, rounds_of
 
 GROUPS, SIZE = 8, 4
@@ -178,6 +180,28 @@ def test_agreement_is_measured_as_the_daemon_measures_it() -> None:
     assert nothing == {}
     assert set(measured) == {"own", "peers", "bob"}
     assert all(-1 <= value <= 1 for value in measured.values())
+
+
+def test_a_peer_that_is_measured_to_harm_loses_its_weight() -> None:
+    """Ann learns next to nothing: the measurements are of one model."""
+    settings = {"agreement_every": 1, "peer_weighting": "usefulness", "groups_per_step": 16, "learning_rate": 1e-9}
+    ann = party("ann", training=settings, node={"ftis": {"kl_threshold": "auto", "kl_quantile": 0.5}})
+    simulation = lockstep(make_spec(ann, party("bob"), scores="off"))
+    node = simulation.nodes[0]
+    bob = simulation.nodes[1].peer_id.hex()
+    first = [line for _ in range(2) for line in simulation.advance() if line.party == "ann"]
+    assert all(line.peer_weights == {} for line in first), "measured too seldom"
+    assert first[0].kl_threshold == FLOOR_PER_TOKEN
+    assert {m.origin for m in node.measurements} == {OWN, bob}
+    assert [m.round for m in node.measurements if m.origin == OWN] == [1, 2]
+    # As if they had been clear.
+    node.measurements = [Measurement(o, r, a, 8) for r in range(-9, 1) for o, a in ((OWN, 0.3), (bob, -0.3))]
+    (line,) = (line for line in simulation.advance() if line.party == "ann")
+    assert line.peer_weights == {"bob": 0.0}
+    assert line.sequences["bob"].trained == 0
+    assert line.sequences["bob"].excluded["no_weight"] > 0
+    assert count(line.sequences["bob"]) == 4 * SIZE
+    assert line.agreement.keys() >= {"own", "bob"}, "it goes on being measured"
 
 
 def test_a_window_without_prompts_left_is_one_line() -> None:

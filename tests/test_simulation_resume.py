@@ -26,11 +26,17 @@ SHORT = {"model": {"name": "builtin:small", "dtype": "bfloat16"}}
             staleness=1, rounds=5,
         ),
         make_spec(party("ann", training={"agreement_every": 2}), party("bob", node=LARGE), rounds=3),
+        # What the filter and the weights have learned of peers.
+        make_spec(
+            party("ann", training={"agreement_every": 1, "peer_weighting": "usefulness"},
+                  node={"ftis": {"kl_threshold": "auto"}}),
+            party("bob", node=LARGE), party("eve", harm="noise"), rounds=6,
+        ),
         make_spec(party("ann"), party("bob", harm="noise"), collaboration="horizontal", rounds=3),
         # Float32 masters beside the weights.
         make_spec(party("ann", node=SHORT), party("bob", node=SHORT), rounds=3),
     ],
-    ids=["stale", "agreement", "horizontal", "bfloat16"],
+    ids=["stale", "agreement", "weighting", "horizontal", "bfloat16"],
 )  # fmt: skip
 def test_a_run_that_is_stopped_after_every_round_ends_with_the_same_numbers(
     spec: SimulationSpec, tmp_path: Path

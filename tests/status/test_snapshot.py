@@ -45,7 +45,7 @@ def home(tmp_path: Path) -> Path:
     learner.put_profile(LocalProfile(b"f" * 32, 258), model="builtin:small", parameters=10, trainable=5)
     learner.put_activity("waiting for 2 peers' groups", round_number=2, until_ms=None)
     report = RoundReport(round=1, own_groups=2, peer_groups=1, stepped=True, own_reward=0.5)
-    used = AuthorRound(PEER, sequences=8, trained=5, filtered=2, zero_advantage=1, agreement=0.25)
+    used = AuthorRound(PEER, sequences=8, trained=5, filtered=2, zero_advantage=1, agreement=0.25, weight=0.5)
     learner.finish_round(1, [], report, [AuthorRound(OWN, sequences=16, trained=16), used], forget_before_ms=0)
     network.close()
     learner.close()
@@ -63,6 +63,7 @@ def test_all_that_is_shown_comes_from_the_store(home: Path) -> None:
     peer = status.peers[0]
     assert (peer.sequences, peer.trained, peer.filtered, peer.zero_advantage) == (8, 5, 2, 1)
     assert peer.agreement == Agreement(measured=1, mean=0.25)
+    assert peer.weight == 0.5
     assert status.own_agreement.verdict == "unknown"
     assert status.peers[0].connected
     assert status.listening == "127.0.0.1:47100"

@@ -11,8 +11,8 @@ import pytest
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError
-from ftis_node.store import schema
-from ftis_node.store.authors import AuthorRound
+from ftis_node.store import authors, schema
+from ftis_node.store.authors import AuthorRound, Measurement
 from ftis_node.store.inbox import GroupVerdict, ReceivedRow
 from ftis_node.store.learner import LearnerStore
 from ftis_node.store.network import NetworkStore, ReceivedBatch
@@ -70,14 +70,17 @@ def sides(tmp_path: Path):
 def test_what_became_of_an_author_follows_the_rounds(tmp_path: Path) -> None:
     learner = LearnerStore(tmp_path)
     for number, agreement in ((1, 0.5), (2, None), (3, -0.5)):
-        row = AuthorRound(bytes(32), sequences=4, trained=3, filtered=1, agreement=agreement)
-        learner.finish_round(number, [], report(number), [row], forget_before_ms=0)
+        row = AuthorRound(bytes(32), sequences=4, trained=3, filtered=1, agreement=agreement, weight=1 / number)
+        rows = [row, AuthorRound(authors.OWN, trained=8, agreement=0.75), AuthorRound(authors.PEERS, agreement=0.1)]
+        learner.finish_round(number, [], report(number), rows if number == 1 else [row], forget_before_ms=0)
     learner.rewind(2)  # round 3 is done again, with other samples
+    assert learner.measurements() == [Measurement(bytes(32).hex(), 1, 0.5, 3), Measurement("own", 1, 0.75, 8)]
     learner.close()
     with StoreReader(tmp_path) as store:
-        (totals,) = store.author_totals()
+        (totals,) = (row for row in store.author_totals() if row.author == bytes(32))
     assert (totals.author, totals.sequences, totals.trained, totals.filtered) == (bytes(32), 8, 6, 2)
     assert (totals.measured, totals.agreement_sum, totals.agreement_squares) == (1, 0.5, 0.25)
+    assert totals.weight == 0.5, "that of the last round"
 
 
 def test_epochs_grow_even_when_the_clock_stands_still(sides, monkeypatch) -> None:

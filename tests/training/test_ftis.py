@@ -233,6 +233,13 @@ def test_chunk_divergence_is_that_of_summed_logprobs(data: st.DataObject) -> Non
     assert outputs.divergence.item() == pytest.approx(sum(deltas), abs=1e-4)
 
 
+def test_a_filter_without_a_number_is_refused() -> None:
+    inputs = single(policy=[-1.0], old=[-1.0], behavior=[-1.0], advantage=-1.0)
+    with pytest.raises(ValueError, match="kl_threshold = 'auto': the loss needs a number"):
+        ftis_loss(inputs, FtisConfig(kl_threshold="auto"))
+    assert ftis_loss(inputs, FtisConfig(method="tis", kl_threshold="auto")).keep_mask.tolist() == [True]
+
+
 def test_vis_with_chunks_is_refused() -> None:
     inputs = single(policy=[-1.0], old=[-1.0], behavior=[-1.0], advantage=1.0, chunk_ids=[0])
     with pytest.raises(ValueError, match="foreign tokenizers"):

@@ -1,6 +1,7 @@
 """One step: what moves the weights, what doesn't, and what is reported."""
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ftis_node.config import FtisConfig, TrainingConfig
+from ftis_node.config import FtisConfig, Method, TrainingConfig
 from ftis_node.training.collate import TrainingGroup, TrainingSequence, collate
 from ftis_node.training.ftis import LossInputs, ftis_loss, group_advantages
 from ftis_node.training.logprobs import CompletionScorer
+from ftis_node.training.threshold import FLOOR_PER_TOKEN
 from ftis_node.training.trainer import Trainer, default_learning_rate
 
 FAR_OFF = 9.0
+METHODS: tuple[Method, ...] = ("f-tis", "tis")
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> Any:
@@ -210,6 +213,66 @@ def test_filtered_sequences_cost_no_backward_pass() -> None:
     report = make_trainer(model).step([peers])
     assert report.groups[0].filtered == 4
     assert sum(calls) == 1
+
+
+def test_an_automatic_threshold_is_made_of_earlier_steps_and_survives_a_restart() -> None:
+    model = make_model()
+    ftis = FtisConfig(kl_threshold="auto", kl_quantile=0.5)
+    trainer = make_trainer(model, ftis=ftis, rate=1e-9)
+    rewards = (1.0,) * 2 + (0.0,) * 8
+    near, far = (
+        group(model, origin=o, seed=i, rewards=rewards, shift=d) for i, o, d in ((1, "aa", 1.0), (2, "bb", 6.0))
+    )
+    own = group(model, seed=3)
+    first = trainer.step([own, near, far])
+    assert first.kl_threshold == FLOOR_PER_TOKEN
+    assert [g.filtered for g in first.groups] == [0, 8, 8], "all that is worse than its group, until peers are known"
+    saved = copy.deepcopy(trainer.state_dict())
+    second = trainer.step([own, near, far])
+    assert second.kl_threshold == pytest.approx(math.expm1(1.0) - 1.0, rel=1e-3), "the closer of the two decides"
+    assert [g.filtered for g in second.groups][::2] == [0, 8]
+    assert second.groups[1].filtered < 8
+    resumed = make_trainer(model, ftis=ftis)
+    resumed.load_state_dict(saved)
+    assert resumed.step([own]).kl_threshold == second.kl_threshold
+    del saved["threshold"]  # as the version before wrote it
+    resumed.load_state_dict(saved)
+    assert resumed.step([own]).kl_threshold == FLOOR_PER_TOKEN
+
+
+def test_the_threshold_in_force_is_reported() -> None:
+    model = make_model()
+    reported = [make_trainer(model, ftis=FtisConfig(method=m)).step([group(model)]).kl_threshold for m in METHODS]
+    assert reported == [50.0, None]
+
+
+def test_a_groups_weight_is_a_factor_on_its_part_of_the_gradient() -> None:
+    model = make_model()
+    mine, theirs = group(model, seed=1), group(model, origin="aa", seed=2, shift=-0.2)
+
+    def sketch_of(weight: float) -> torch.Tensor:
+        found = make_trainer(model).gradient_sketch([mine, replace(theirs, weight=weight)])
+        assert found is not None
+        return found
+
+    none, half, whole = sketch_of(0.0), sketch_of(0.5), sketch_of(1.0)
+    assert not torch.allclose(none, whole, atol=1e-5)
+    torch.testing.assert_close(half, (none + whole) / 2, rtol=1e-4, atol=1e-6)
+    alone = make_trainer(model).gradient_sketch([mine])
+    assert alone is not None
+    torch.testing.assert_close(none, alone / 2, rtol=1e-4, atol=1e-6)  # N counts both groups
+
+
+def test_groups_without_weight_are_left_out_and_counted() -> None:
+    model = make_model()
+    before = weights_of(model)
+    useless = replace(group(model, origin="aa", seed=2), weight=0.0)
+    report = make_trainer(model).step([group(model, rewards=(1.0, 1.0)), useless])
+    assert not report.stepped, "an optimizer would move on by its momentum"
+    assert report.groups[1].excluded == ("no_weight",) * 4
+    assert report.groups[1].mean_reward == 0.5
+    assert {s.excluded for s in report.sequences if s.group == 1} == {"no_weight"}
+    assert torch.equal(before, weights_of(model))
 
 
 def test_several_epochs_keep_the_old_policy_of_the_start() -> None:
