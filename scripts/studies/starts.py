@@ -38,7 +38,7 @@ from scripts.schooling import Kind, Stage, Start, school
 TEST_ITEMS, LONGEST_ANSWER, DECODE_ROWS = 2000, 48, 256
 
 TASKS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "in": ("addition", {"terms": 3, "largest": 19}),
+    "in": ("addition", {"terms": 3, "largest": 21}),
     "more-terms": ("addition", {"terms": 4, "largest": 19}),
     "larger-numbers": ("addition", {"terms": 3, "smallest": 10, "largest": 39}),
     "other-operation": ("arithmetic", {"terms": 3, "largest": 39, "operations": "-"}),
