@@ -33,6 +33,7 @@ from scripts.studies.document import place
 from scripts.studies.report import draw
 from scripts.studies.runs import Archive, Planned, merged
 from scripts.studies.setting import SIZES, Setting, miniature, paper, tiny
+from scripts.studies.starts import make_starts, start_folders
 
 STUDIES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
@@ -40,7 +41,6 @@ STUDIES: dict[str, ModuleType] = {
         learning_rate, which_part, heterogeneity, threshold, direction, foreign_tokenizers, how_many, staleness, harm
     )
 }  # fmt: skip
-STARTS = ("small", "small-b", "large", "large-b", "adder", "subtracter", "merged")
 
 
 def main() -> int:
@@ -52,6 +52,7 @@ def main() -> int:
         planned = merged(list(itertools.chain.from_iterable(plans.values())))
         folder = options.output / options.size
         if options.document is None:
+            _make_what_is_missing(planned, options.output / "starts")
             code = _run(planned, folder, options.jobs)
             if code != 0:
                 return code
@@ -84,13 +85,19 @@ def _setting(options: argparse.Namespace) -> Setting:
 
 def _setting_of_size(options: argparse.Namespace) -> Setting:
     if options.size == "tiny":
-        from scripts.studies.starts import make_starts  # imports torch, which no report needs
-
-        return tiny(make_starts(options.output / "starts", STARTS))
+        return tiny(start_folders(options.output / "starts"))
     if options.size == "miniature":
         return miniature()
     files = dict(item.partition("=")[::2] for item in options.data)
     return paper(options.stand_in, files, options.rounds)
+
+
+def _make_what_is_missing(planned: Sequence[Planned], directory: Path) -> None:
+    """The starts that these simulations begin with; none but in the tiny size."""
+    used = {party.node.model.name for plan in planned for party in plan.spec.parties}
+    wanted = [name for name, folder in start_folders(directory).items() if str(folder) in used]
+    if wanted:
+        make_starts(directory, wanted)
 
 
 def _run(planned: Sequence[Planned], folder: Path, jobs: int) -> int:

@@ -78,21 +78,26 @@ STARTS = (
 )  # fmt: skip
 
 
-def make_starts(directory: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Folders of these starts by name; those that aren't there yet are made, in some minutes each.
+def start_folders(directory: Path) -> dict[str, Path]:
+    """Where each start lies, or will.
 
     A folder's name holds a hash of the recipe, so that one of another recipe is never taken for it.
     """
+    return {start.name: directory / f"{start.name}-{_recipe_hash(start)}" for start in STARTS}
+
+
+def make_starts(directory: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Folders of these starts by name; those that aren't there yet are made, in some minutes each."""
     starts = {start.name: start for start in STARTS}
     unknown = sorted(set(names) - set(starts))
     if unknown:
         raise ValueError(f"there is no start {unknown[0]!r}; there are {', '.join(starts)}")
     directory.mkdir(parents=True, exist_ok=True)
-    folders = {name: directory / f"{name}-{_recipe_hash(starts[name])}" for name in names}
-    for name, folder in folders.items():
-        if not folder.exists():
-            _make(starts[name], folder)
-    return folders
+    folders = start_folders(directory)
+    for name in names:
+        if not folders[name].exists():
+            _make(starts[name], folders[name])
+    return {name: folders[name] for name in names}
 
 
 def _recipe_hash(start: Start) -> str:
