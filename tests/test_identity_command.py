@@ -181,7 +181,7 @@ def typed(arguments: list[str], *answers: str) -> tuple[int, str]:
             break
         if waiting and shown.rstrip(b"\r\n").endswith(b": "):
             time.sleep(0.05)  # until the echo is off
-            os.write(terminal, waiting.pop(0).encode() + b"\n")
+            os.write(terminal, waiting.pop(0).encode(errors="surrogateescape") + b"\n")
     _, status = os.waitpid(process, 0)
     os.close(terminal)
     return os.waitstatus_to_exitcode(status), shown.decode()
@@ -201,6 +201,15 @@ def test_the_passphrase_is_asked_twice_and_not_shown(home: Path, tmp_path: Path)
     assert code == 0, shown
     assert PASSPHRASE not in shown
     assert load_or_create_identity(tmp_path / "new").seed() == ALICE.seed()
+
+
+def test_what_is_typed_in_another_encoding_is_one_line(home: Path, tmp_path: Path) -> None:
+    arguments = ["identity", "export", str(tmp_path / "backup"), "--home", str(home)]
+    code, shown = typed(arguments, "\udcff" * SHORTEST_PASSPHRASE)
+    assert code == 2
+    assert "not text in this terminal's encoding" in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "backup").exists()
 
 
 def test_without_a_terminal_the_passphrase_is_not_read_from_a_pipe(home: Path, tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def _ask(prompt: str) -> str:
             return getpass.getpass(prompt)
     except (getpass.GetPassWarning, EOFError) as error:
         raise ConfigError("passphrase: there is no terminal to ask on; give --passphrase-file FILE") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("passphrase: what was typed is not text in this terminal's encoding") from error
 
 
 def _read_passphrase(file: Path) -> str:

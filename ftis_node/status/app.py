@@ -129,6 +129,8 @@ def guarded(app: ASGIApp, bound_host: str) -> ASGIApp:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
+                if _has_body(scope):  # nobody reads it: it must not go on coming
+                    MutableHeaders(scope=message)["connection"] = "close"
             await send(message)
 
         if scope["type"] == "http" and not host_allowed(Headers(scope=scope).get("host", ""), bound_host):
@@ -138,6 +140,10 @@ def guarded(app: ASGIApp, bound_host: str) -> ASGIApp:
         await app(scope, receive, send_with_headers)
 
     return answer
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope.get("headers", ()))
 
 
 def host_allowed(header: str, bound_host: str) -> bool:

@@ -101,13 +101,20 @@ def _has_route(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return True
 
 
-def clock_faults(at_ms: int, written_ms: Sequence[int], seen: ProcessState | None = None) -> tuple[str, ...]:
+def clock_faults(
+    at_ms: int, written_ms: Sequence[int], seen: ProcessState | None = None, *, steady_since_ms: int | None = None
+) -> tuple[str, ...]:
     """``written_ms``: times that this machine's clock gave to what it wrote; ``seen``: the step in seconds that the
-    daemon saw.
+    daemon saw; ``steady_since_ms``: when the daemon, if one runs, began to listen.
+
+    A clock that was a year ahead once has left a store that will be in the future for a year: that is told for
+    ``CLOCK_SAID_MS`` after a start with a clock that goes on steadily.
     """
     consequence = "with a wrong clock peers refuse what is made here"
     if seen is not None and seen.since_ms is not None and abs(at_ms - seen.since_ms) < CLOCK_SAID_MS:
         return (f"this machine's clock was set back by {seen.text} s: {consequence}",)
+    if steady_since_ms is not None and steady_since_ms + CLOCK_SAID_MS <= at_ms:
+        return ()
     ahead = max(written_ms, default=0) - at_ms
     if ahead <= CLOCK_STEP_MS:
         return ()

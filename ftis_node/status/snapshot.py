@@ -190,7 +190,12 @@ def read_status(home: Path) -> NodeStatus:
             daemon_running=daemon is not None,
             faults=(
                 *disk_faults(home),
-                *clock_faults(at_ms, written_ms, decode_state(store.network_state("clock"), daemon)),
+                *clock_faults(
+                    at_ms,
+                    written_ms,
+                    decode_state(store.network_state("clock"), daemon),
+                    steady_since_ms=None if listening is None else listening.since_ms,
+                ),
                 *network_faults([*(dial.address for dial in dials), *(a.target for a in addresses if a.reached_ms)]),
             ),
             network=network.text,

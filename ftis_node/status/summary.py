@@ -17,6 +17,7 @@ from ftis_node.status.partitions import Contact, partitions_of
 from ftis_node.status.shares import bounded_shares, weighted_sum
 from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
 from ftis_node.status.state import duration, state_kind, state_text, training_of
+from ftis_node.status.swarm_judgement import judge_swarm
 from ftis_node.status.swarm_view import (
     Bounds,
     HealthDocument,
@@ -29,7 +30,6 @@ from ftis_node.status.swarm_view import (
 
 MOST_VOUCHED = 100
 MOST_KEYS = 50
-DEGRADED_SHARE = 0.1
 CLOCK_MS = 5_000
 _PEER_ID = re.compile(r"[0-9a-f]{64}")
 _NAMES: Mapping[Level, LevelName] = {
@@ -232,7 +232,7 @@ def _summary(
     )
     verdicts = Counter(s.peers_agreement.verdict for s in statuses if not s.learner.startswith("none"))
     lately = sum(status.published_lately for status in statuses) * 60_000 / LATELY_MS
-    level, reasons = _judge(views, runs, [(p.run_id, len(p.nodes)) for p in partitions], len(answered))
+    level, reasons = judge_swarm(views, runs, partitions)
     return SwarmSummary(
         level=_NAMES[level],
         reasons=tuple(reasons),
@@ -258,29 +258,6 @@ def _summary(
         swarm_harms=verdicts["harms"],
         swarm_unknown=verdicts["unknown"],
     )
-
-
-def _judge(
-    views: Sequence[NodeView], runs: Mapping[str, int], partitions: Sequence[tuple[str, int]], answered: int
-) -> tuple[Level, list[str]]:
-    """How the swarm is. One stranger's trouble is none of the swarm's; many nodes' is."""
-    if answered == 0:
-        return Level.UNREACHABLE, ["no node answers"]
-    reasons = []
-    if len(runs) > 1:
-        reasons.append(f"nodes of {len(runs)} runs are mixed: {', '.join(f'{n} in {r[:12]}' for r, n in runs.items())}")
-    for run_id in runs:
-        sizes = [size for run, size in partitions if run == run_id]
-        if len(sizes) > 1:
-            parts = " and ".join(map(str, sizes[:5])) + (" and more" if len(sizes) > 5 else "")
-            reasons.append(f"run {run_id[:12]} is split into {len(sizes)} parts of {parts} nodes without a connection")
-    for view in views:
-        if view.named and view.level != "healthy":
-            reasons.append(f"{view.asked} is {view.level}: {view.reasons[0]}")
-    ill = sum(view.level != "healthy" for view in views if view.reach == "answers")
-    if ill > DEGRADED_SHARE * answered:
-        reasons.append(f"{ill} of {answered} nodes are not healthy")
-    return (Level.DEGRADED if reasons else Level.HEALTHY), reasons
 
 
 def _counted(keys: Iterable[str]) -> dict[str, int]:

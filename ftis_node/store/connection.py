@@ -6,8 +6,12 @@ import ctypes
 import errno
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from ftis_node.errors import StoreError
 
 BUSY_TIMEOUT_SECONDS = 20.0
 
@@ -37,15 +41,18 @@ class StoreConnection(sqlite3.Connection):
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql.startswith(("SELECT", "PRAGMA", "ROLLBACK")):
-            return super().execute(sql, parameters)
+            with self._sound():
+                return super().execute(sql, parameters)
         self._look()
-        cursor = super().execute(sql, parameters)
+        with self._sound():
+            cursor = super().execute(sql, parameters)
         self._mark()
         return cursor
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
         self._look()
-        cursor = super().executemany(sql, parameters)
+        with self._sound():
+            cursor = super().executemany(sql, parameters)
         self._mark()
         return cursor
 
@@ -58,6 +65,17 @@ class StoreConnection(sqlite3.Connection):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         else:
             super().close()
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Raises StoreError where SQLite finds what it never wrote."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if not (getattr(error, "sqlite_errorname", None) or "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+                raise
+            file = str(self.index_file).removesuffix("-shm")
+            raise StoreError(f"{file}: damaged ({error}); restore it from a backup, or use another --home") from error
 
     def _mark(self) -> None:
         """The first reader after a commit writes a mark into the index, which later ones find there."""

@@ -49,6 +49,14 @@ def test_a_clock_that_was_set_back_is_told_by_what_was_written_before() -> None:
     assert clock_faults(2_000_000, [], step) == ()
 
 
+def test_a_clock_that_was_a_year_ahead_once_is_not_told_for_a_year() -> None:
+    now, ahead = 2_000_000_000_000, [2_031_536_000_000]
+    assert clock_faults(now, ahead, steady_since_ms=now - home_faults.CLOCK_SAID_MS) == ()
+    assert clock_faults(now, ahead, steady_since_ms=now - 1000), "just started: it may be now that it is wrong"
+    assert clock_faults(now, ahead, steady_since_ms=ahead[0]), "set back under the running daemon"
+    assert clock_faults(now, ahead), "no daemon runs"
+
+
 def test_a_machine_without_a_route_to_any_peer_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = ["ab" * 32 + "@192.0.2.1:47100", "[2001:db8::1]:47100", "127.0.0.1:1", "name:1", "192.0.2.9:1"]
     asked: list[str] = []

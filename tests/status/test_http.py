@@ -232,6 +232,19 @@ def test_whoever_only_connects_or_trickles_is_thrown_out(home: Path, monkeypatch
         assert (silent.recv(100), slow.recv(100)) == (b"", b"")
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_mallory_s_body_without_an_end_is_not_read(node: Served, method: str) -> None:
+    port = int(node.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        head = f"{method} /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 ")
+        sent = 0
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            while sent < 200_000_000:
+                sent += connection.send(b"x" * 65_536)
+
+
 def test_a_request_that_never_ends_is_refused(node: Served) -> None:
     port = int(node.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:

@@ -170,6 +170,20 @@ def test_mallory_s_counts_can_t_drown_what_the_others_say_of_an_honest_node() ->
     assert made.swarm.rejections == {"reward": 6, "made up": MOST_WEIGHT * 2}
 
 
+@pytest.mark.parametrize("lie", [{}, {"run_id": OTHER_RUN}])
+def test_mallory_s_node_that_keeps_to_itself_neither_splits_nor_mixes_a_swarm(lie: dict[str, object]) -> None:
+    """She answers, is connected with nobody but a hundred peers that she has invented, or is in another run."""
+    ids = [f"{number:064x}" for number in range(11)]
+    honest = [status(own, *(peer(other) for other in ids if other != own)) for own in ids]
+    invented = [peer(f"{number:064x}") for number in range(1000, 1100)]
+    made = document(*honest, status(MALLORY, *invented, **lie))
+    assert (level_of(made), made.swarm is not None and made.swarm.reasons) == (Level.HEALTHY, ())
+    named = document(*honest, status(MALLORY, *invented, **lie), named=12)
+    assert level_of(named) is Level.DEGRADED, "whoever names her wants to know"
+    two = document(*honest[:10], status(MALLORY, **lie), status(HIDDEN, **lie))
+    assert level_of(two) is Level.DEGRADED, "more than a tenth"
+
+
 def test_levels_of_a_swarm() -> None:
     assert level_of(health_document([], asked_at_ms=NOW, bounds=bounds())) is Level.UNREACHABLE
     assert "no node answers" in text_of(health_document([], asked_at_ms=NOW, bounds=bounds()))

@@ -12,7 +12,7 @@ from ftis_node.errors import StoreError
 from ftis_node.status.snapshot import read_status
 from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
-from ftis_node.store.schema import open_database, transaction
+from ftis_node.store.schema import STORE_FILE, open_database, transaction
 
 
 def values(home: Path) -> list[str]:
@@ -67,3 +67,24 @@ def test_a_row_that_a_failing_disk_has_changed_is_one_line(tmp_path: Path, value
     database.close()
     with pytest.raises(StoreError, match="the store is damaged"):
         read_status(tmp_path)
+
+
+def test_a_store_with_a_page_that_a_failing_disk_has_changed_ends_the_node_with_one_line(tmp_path: Path) -> None:
+    NetworkStore(tmp_path).close()
+    path = tmp_path / STORE_FILE
+    sound = path.read_bytes()
+    lines = set()
+    for page in range(1, len(sound) // 4096):
+        path.write_bytes(sound[: page * 4096] + os.urandom(4096) + sound[(page + 1) * 4096 :])
+        try:
+            store = NetworkStore(tmp_path)
+            try:
+                for key in ("peer_id", "manifest"):
+                    store.put(key, b"x" * 32)
+                store.peers.all_disconnected()
+            finally:
+                store.close()
+        except StoreError as error:
+            lines.add(str(error))
+    assert lines
+    assert all(line.startswith(f"{path}: ") for line in lines)
