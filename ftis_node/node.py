@@ -104,6 +104,8 @@ class _Node:
         self._install_signals()
         await self._database(self._store.peers.all_disconnected)
         await self._database(self._store.put, "peer_id", self._identity.peer_id)
+        if not self._options.trains:  # a swarm that looks at it while it starts must not take it for a learner
+            await self._database(self._store.put_state, "learner", "none: this is a relay")
         page = open_page(self._options.home, self._config.status, self._learner_pid)
         try:
             await self._database(self._store.put_state, "status_page", page.url if page is not None else "")
@@ -229,8 +231,6 @@ class _Node:
             self._trackers.start()
             if not self._peers:
                 log.info("no peers given: training alone until one dials in")
-        else:
-            await half.put_of_this_process("learner", "none: this is a relay")
         network = asyncio.create_task(half.serve())
         try:
             return await self._until_stopped(learner, network)

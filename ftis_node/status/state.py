@@ -15,6 +15,8 @@ Kind = Literal[
 Training = Literal["full", "LoRA", "none"]
 """What of its model a node trains; none for a relay."""
 
+NOT_LOADED = "not loaded yet"
+
 
 def training_of(status: NodeStatus) -> Training | None:
     """None before the model is loaded for the first time."""
@@ -23,6 +25,13 @@ def training_of(status: NodeStatus) -> Training | None:
     if not status.parameters:
         return None
     return "full" if status.trainable_parameters == status.parameters else "LoRA"
+
+
+def model_text(status: NodeStatus) -> str:
+    """A node's model for people; a relay is what says that it is one, and not what has loaded no model yet."""
+    if status.learner.startswith("none"):
+        return "relay"
+    return status.model or NOT_LOADED
 
 
 def state_kind(status: NodeStatus) -> Kind:

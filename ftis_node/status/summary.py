@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ftis_node.status.judgement import Judgement, Level, judge
 from ftis_node.status.partitions import Contact, partitions_of
 from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
-from ftis_node.status.state import duration, state_kind, state_text, training_of
+from ftis_node.status.state import duration, model_text, state_kind, state_text, training_of
 from ftis_node.status.swarm_view import (
     Bounds,
     HealthDocument,
@@ -233,7 +233,7 @@ def _summary(
         known_by_name=len(words.keys() - answered.keys()) - len(silent),
         states=_counted(state_kind(status) for status in statuses),
         models=_counted(
-            [s.model or "relay" for s in statuses] + [v.seen.model or "relay" for v in silent if v.seen is not None]
+            [model_text(s) for s in statuses] + [v.seen.model or "relay" for v in silent if v.seen is not None]
         ),
         versions=_counted([s.version for s in statuses] + [v.seen.version for v in silent if v.seen is not None]),
         runs=runs,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ftis_node.status.agreement import FEWEST
 from ftis_node.status.node_rendering import heading
-from ftis_node.status.state import duration
+from ftis_node.status.state import duration, model_text
 from ftis_node.status.swarm_view import Bounds, HealthDocument, NodeView, SeenByOthers, SwarmSummary
 from ftis_node.status.texts import grid, line, short, size
 
@@ -104,7 +104,7 @@ def _cells(node: NodeView) -> list[str]:
     if node.level != "healthy":
         name += " !"
     if status is not None:
-        version, model = status.version, status.model or "relay"
+        version, model = status.version, model_text(status)
         parameters = f"{status.parameters:,}" if status.parameters else ""
         if node.training == "LoRA":
             parameters += f", {status.trainable_parameters:,} trained (LoRA)"

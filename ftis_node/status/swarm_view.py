@@ -81,7 +81,7 @@ class SwarmSummary(_Part):
     no_answer: int = Field(description="addresses that were asked in vain, and nobody is connected there")
     known_by_name: int = Field(description="ids that nodes list, without a connection")
     states: dict[str, int] = Field(description="nodes by what they do")
-    models: dict[str, int]
+    models: dict[str, int] = Field(description="relay for a relay, not loaded yet before a learner has its model")
     versions: dict[str, int]
     runs: dict[str, int]
     tokenizers: dict[str, int] = Field(description="by the first 12 digits of the fingerprint")
