@@ -33,8 +33,8 @@ from ftis_node.onlookers import Trackers, open_page
 from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
-from ftis_node.swarm.addresses import parse_address
-from ftis_node.swarm.dialing import fetch_run
+from ftis_node.swarm.addresses import Address, parse_address
+from ftis_node.swarm.dialing import RPC_SECONDS, fetch_run, why_unanswered
 from ftis_node.types import RunId, short_id
 
 log = logging.getLogger(__name__)
@@ -170,15 +170,15 @@ class _Node:
 
     async def _fetch_run(self) -> Run | None:
         """Ask the peers in turn until one answers, backing off and saying so."""
-        wait, reason = 0.5, ""
+        wait, said = 0.5, ""
+        reasons: dict[Address, str] = {}
         await self._database(self._store.put_state, "network", "waiting for the run manifest")
         while not self._stop.is_set():
             for address in self._peers:
                 try:
                     run, peer = await fetch_run(address, self._options.expected_run_id)
                 except (TimeoutError, grpc.aio.AioRpcError, WireError) as error:
-                    reason = str(error) if isinstance(error, WireError) else "does not answer"
-                    log.info("%s: %s", address, reason)
+                    reasons[address] = str(why_unanswered(error, RPC_SECONDS))
                     continue
                 if address.peer_id is None:
                     await self._database(self._store.peers.pin, address.target, peer)
@@ -186,10 +186,12 @@ class _Node:
                 log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
                 await self._database(self._store.put_state, "network", "")
                 return run
-            names = ", ".join(str(peer) for peer in self._peers)
-            log.warning("waiting for the run manifest: none of %s answers; trying again in %.0f s", names, wait)
-            text = f"waiting for the run manifest: {reason} ({names})"
-            await self._database(self._store.put_state, "network", text[:300], wait)
+            why = "; ".join(f"{address} {reason}" for address, reason in reasons.items())
+            # Said once, as for peers that are dialled: the same trouble again is a state, which ``health`` shows.
+            level = logging.DEBUG if why == said else logging.WARNING
+            log.log(level, "waiting for the run manifest: %s; trying again in %.3g s, and so on", why, wait)
+            said = why
+            await self._database(self._store.put_state, "network", f"waiting for the run manifest: {why}"[:300], wait)
             await self._sleep(wait)
             wait = min(2 * wait, MANIFEST_BACKOFF_SECONDS)
         return None

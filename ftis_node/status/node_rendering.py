@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ftis_node.status.judgement import reach
 from ftis_node.status.snapshot import NodeStatus, PeerStatus
-from ftis_node.status.state import duration, learner_text, state_text, training_of
+from ftis_node.status.state import again, duration, learner_text, state_text, training_of
 from ftis_node.status.swarm_view import NodeView
 from ftis_node.status.texts import COLOURS, grid, line, short, size
 from ftis_node.store.reports import SequenceCounts
@@ -42,8 +42,8 @@ def _status(status: NodeStatus) -> Iterator[RenderableType]:
     if status.peers:
         yield _peer_table(status)
     for dial in status.dials:
-        again = "" if dial.retry_at_ms is None else f", again in {duration(dial.retry_at_ms - status.at_ms)}"
-        yield line(f"  dialling {dial.address}: {dial.state}{again}")
+        retry = "" if dial.retry_at_ms is None else f", again {again(dial.retry_at_ms - status.at_ms)}"
+        yield line(f"  dialling {dial.address}: {dial.state}{retry}")
     for rejection in status.rejections[:REJECTIONS_SHOWN]:
         fate = "left out" if rejection.blame == "nobody" else "rejected"
         yield line(f"  {rejection.count} {fate} of {short(rejection.peer_id)}: {rejection.reason}: {rejection.detail}")

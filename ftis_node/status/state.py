@@ -77,7 +77,7 @@ def learner_text(status: NodeStatus) -> str:
     """How the learner's process is, and when it is started again if it died."""
     if status.learner_until_ms is None:
         return status.learner
-    return f"{status.learner} in {duration(status.learner_until_ms - status.at_ms)}"
+    return f"{status.learner} {again(status.learner_until_ms - status.at_ms)}"
 
 
 def _timed(status: NodeStatus, text: str, since_ms: int | None, until_ms: int | None) -> str:
@@ -86,6 +86,13 @@ def _timed(status: NodeStatus, text: str, since_ms: int | None, until_ms: int | 
     if until_ms is not None:
         text += f", at most {duration(until_ms - status.at_ms)} more"
     return text
+
+
+def again(ms: float) -> str:
+    """When something is tried again: ``in 14 s``, ``in 0.5 s``, and never in no time at all."""
+    if ms <= 0:
+        return "at any moment"
+    return f"in {max(ms, 100) / 1000:.1f} s" if ms < 1000 else f"in {duration(ms)}"
 
 
 def duration(ms: float) -> str:

@@ -18,6 +18,7 @@ from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
 from ftis_node.status.state import duration, model_text, state_kind, state_text, training_of
 from ftis_node.status.swarm_view import (
     Bounds,
+    Failure,
     HealthDocument,
     LevelName,
     NodeView,
@@ -40,7 +41,10 @@ _NAMES: Mapping[Level, LevelName] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking one node. ``peer_id`` is proved if there is a status, else expected."""
+    """What came of asking one node. ``peer_id`` is proved if there is a status, else expected.
+
+    ``failure`` says to people why there is no status, ``cause`` to programs.
+    """
 
     asked: str
     named: bool
@@ -49,6 +53,7 @@ class Answer:
     failure: str = ""
     clock_ahead_ms: int | None = None
     faults: tuple[str, ...] = ()
+    cause: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
         reach=reach,
         level=_NAMES[judgement.level],
         reasons=judgement.reasons,
+        failure=answer.cause,
         notes=(*judgement.notes, *_clock(answer.clock_ahead_ms)),
         state="does not answer" if status is None else state_text(status),
         training=None if status is None else training_of(status),
@@ -256,7 +262,7 @@ def _judge(
 ) -> tuple[Level, list[str]]:
     """How the swarm is. One stranger's trouble is none of the swarm's; many nodes' is."""
     if answered == 0:
-        return Level.UNREACHABLE, ["no node answers"]
+        return Level.UNREACHABLE, ["no node answers", *(f"{v.asked}: {v.reasons[0]}" for v in views if v.named)]
     reasons = []
     if len(runs) > 1:
         reasons.append(f"nodes of {len(runs)} runs are mixed: {', '.join(f'{n} in {r[:12]}' for r, n in runs.items())}")

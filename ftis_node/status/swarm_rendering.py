@@ -21,6 +21,9 @@ def render_swarm(document: HealthDocument) -> Iterator[RenderableType]:
     swarm, bounds = document.swarm, document.bounds
     assert swarm is not None
     assert bounds is not None
+    if not swarm.answered:  # nothing is known of a swarm: no figures, but why, for every address
+        yield from _nobody(document, swarm)
+        return
     yield heading(swarm.level, _who(swarm))
     for reason in swarm.reasons:
         yield line(f"  ! {reason}")
@@ -34,6 +37,16 @@ def render_swarm(document: HealthDocument) -> Iterator[RenderableType]:
     if any(_is_used(node.seen) for node in shown):
         yield _help_table(shown)
     yield from _troubles(document.nodes)
+
+
+def _nobody(document: HealthDocument, swarm: SwarmSummary) -> Iterator[RenderableType]:
+    yield heading(swarm.level, swarm.reasons[0])
+    named = [node for node in document.nodes if node.named]
+    for node in named:
+        for reason in node.reasons:
+            yield line(f"  ! {node.asked}: {reason}")
+    if (others := swarm.no_answer - len(named)) > 0:
+        yield line(f"  ! asked in vain beside: {others} known peers")
 
 
 def _who(swarm: SwarmSummary) -> str:
