@@ -35,6 +35,8 @@ from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
 from ftis_node.swarm.addresses import Address, parse_address
 from ftis_node.swarm.dialing import RPC_SECONDS, fetch_run, why_unanswered
+from ftis_node.swarm.listening import check_listen
+from ftis_node.tasks.registry import check_files
 from ftis_node.types import RunId, short_id
 
 log = logging.getLogger(__name__)
@@ -106,10 +108,18 @@ class _Node:
         await self._database(self._store.put, "peer_id", self._identity.peer_id)
         if not self._options.trains:  # a swarm that looks at it while it starts must not take it for a learner
             await self._database(self._store.put_state, "learner", "none: this is a relay")
+        run = await self._run_at_hand()
+        if run is not None:
+            self._check_run(run)
+        elif not self._peers:
+            raise ConfigError(
+                "no run: give --peers host:port to join a swarm, or --run (run.toml, builtin:addition) to start one"
+            )
+        check_listen(parse_address(self._config.network.listen, source="--listen", lowest_port=0))
         page = open_page(self._options.home, self._config.status, self._learner_pid)
         try:
             await self._database(self._store.put_state, "status_page", page.url if page is not None else "")
-            run = await self._settle_run()
+            run = await self._settle_run(run)
             return 0 if run is None else await self._serve(run)
         finally:
             if page is not None:
@@ -148,23 +158,28 @@ class _Node:
 
     # --- the run manifest -------------------------------------------------------------------
 
-    async def _settle_run(self) -> Run | None:
-        """The stored manifest, the one given, or a peer's, in this order; None when stopped meanwhile."""
+    async def _run_at_hand(self) -> Run | None:
+        """The stored manifest, else the one given."""
         stored = await self._database(self._store.get, "manifest")
         given = load_run(self._options.run_file) if self._options.run_file is not None else None
-        run = run_of_home(self._options.home, stored, given, source=str(self._options.run_file))
-        if run is None:
-            if not self._peers:
-                raise ConfigError(
-                    "no run: give --peers host:port to join a swarm, or --run (run.toml, builtin:addition) to start one"
-                )
-            run = await self._fetch_run()
-            if run is None:
-                return None
+        return run_of_home(self._options.home, stored, given, source=str(self._options.run_file))
+
+    def _check_run(self, run: Run) -> None:
+        """Whether this node can take part at all, as far as it can be told without loading anything."""
         expected = self._options.expected_run_id
         if expected is not None and run.run_id != expected:
             raise ConfigError(f"--run-id: this home is in run {run.run_id.hex()}, expected was {expected.hex()}")
         check_ceilings(run, self._config.ceilings)
+        if self._options.trains:
+            check_files([task.name for task in run.manifest.tasks], self._config.data.files)
+
+    async def _settle_run(self, run: Run | None) -> Run | None:
+        """The run at hand, else a peer's; None when stopped meanwhile. A run that can't be used is not kept."""
+        if run is None:
+            run = await self._fetch_run()
+            if run is None:
+                return None
+            self._check_run(run)
         await self._database(self._store.put, "manifest", run.data)
         return run
 

@@ -47,6 +47,7 @@ def test_init_for_a_file_of_questions(tmp_path: Path) -> None:
     spec = load_run(home / "run.toml").manifest.tasks[0]
     assert spec.name == "jsonl:questions"
     assert str(QUESTIONS) not in (home / "run.toml").read_text(), "a manifest names no path"
+    assert "ftis-node join --peers THIS-HOST:47100 --data jsonl:questions=FILE\n" in done.stdout
     check_task(spec, TaskSources(files=config.data.files))
 
 
@@ -86,6 +87,10 @@ def test_what_eval_can_not_use_is_one_line(tmp_path: Path, arguments: list[str],
 RUN = run_toml("test")
 MISTAKES = [
     ("no run", [], "", "no run: give --peers host:port to join a swarm, or --run"),
+    ("status address", ["--status-address", "foo"], "", "--status-address: 'foo' is not an address; write host:port,"),
+    ("no such folder", ["--model", "./nowhere"], RUN, "--model ./nowhere: there is no such folder or GGUF file"),
+    ("no such data", ["--data", "gsm8k=/nowhere.jsonl"], RUN, "/nowhere.jsonl: can't be read: No such file"),
+    ("jsonl without data", [], RUN.replace('"addition"', '"jsonl:q"', 1), "say where it lies with --data jsonl:q=FILE"),
     ("unknown key", ["--set", "training.groupsize=3"], "", "training.groupsize"),
     ("did you mean", ["--set", "training.learning_rat=3"], "", "learning_rate"),
     ("wrong type", ["--set", "training.groups_per_step='many'"], "", "training.groups_per_step = 'many'"),
@@ -132,6 +137,38 @@ def test_a_model_that_is_not_there_ends_the_node_with_exit_code_2(tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("listen", "message"),
+    [
+        ("foo", "--listen: 'foo' is not an address; write host:port, for example 0.0.0.0:47100"),
+        ("192.0.2.1:4000", "Cannot assign requested address; this machine doesn't have that address"),
+        ("nobody.invalid:4000", "nobody.invalid:4000: can't listen there: "),
+    ],
+)
+def test_where_a_node_can_not_listen_is_one_line(tmp_path: Path, listen: str, message: str) -> None:
+    done = ftis_node("join", "--home", str(tmp_path / "home"), "--run", "builtin:addition", "--listen", listen)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_what_is_named_wrongly_leaves_nothing_that_hurts_the_next_start(tmp_path: Path) -> None:
+    """Neither settings nor a run are kept of a start that could not be; nothing was announced."""
+    home, weightless = tmp_path / "home", tmp_path / "weightless"
+    weightless.mkdir()
+    for file in ("config.json", "tokenizer.json"):
+        (weightless / file).write_text("{}")
+    for option in (["--model", str(weightless)], ["--listen", "192.0.2.1:1"], ["--data", "jsonl:q=/nowhere"]):
+        done = ftis_node("join", "--home", str(home), "--run", "builtin:addition", *option)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert not (home / "node.toml").exists()
+        assert not (home / "run.toml").exists()
+    (tmp_path / "other.toml").write_text(run_toml("other").replace("addition", "jsonl:q", 1))
+    done = ftis_node("join", "--home", str(home), "--run", str(tmp_path / "other.toml"))
+    assert "--data jsonl:q=FILE" in done.stderr, "and not that the home belongs to another run"
+
+
 def test_another_run_in_a_home_is_refused(tmp_path: Path) -> None:
     from ftis_node.store.network import NetworkStore
 
@@ -159,7 +196,8 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             f"127.0.0.1:{port}",
         )  # fmt: skip
     assert done.returncode == 2
-    assert "can't listen there: is the port in use?" in done.stderr
+    assert done.stderr.count("\n") == 1, "neither gRPC's own line nor a status page that nobody will see"
+    assert f"127.0.0.1:{port}: can't listen there: Address already in use; stop what holds it" in done.stderr
 
 
 def test_health_of_nothing_is_exit_code_2(tmp_path: Path) -> None:

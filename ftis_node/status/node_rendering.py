@@ -12,7 +12,7 @@ from ftis_node.status.judgement import reach
 from ftis_node.status.snapshot import NodeStatus, PeerStatus
 from ftis_node.status.state import again, duration, learner_text, state_text, training_of
 from ftis_node.status.swarm_view import NodeView
-from ftis_node.status.texts import COLOURS, grid, line, short, size
+from ftis_node.status.texts import COLOURS, Grid, line, short, size
 from ftis_node.store.reports import SequenceCounts
 
 PEERS_SHOWN = 50
@@ -106,11 +106,12 @@ def counts_text(counts: SequenceCounts, arrived: str) -> str:
     )
 
 
-def _peer_table(status: NodeStatus) -> Table:
-    return grid(
+def _peer_table(status: NodeStatus) -> Grid:
+    return Grid(
         ("peer", "model", "contact", "round trip", "score", "groups accepted / rejected",
          "sequences trained / filtered", "does it help?", "in", "out"),
         [_peer_cells(status, peer) for peer in status.peers[:PEERS_SHOWN]],
+        least=("in", "out", "groups accepted / rejected", "sequences trained / filtered", "round trip", "score"),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ftis_node.status.agreement import FEWEST
 from ftis_node.status.node_rendering import heading
 from ftis_node.status.state import duration, model_text
 from ftis_node.status.swarm_view import Bounds, HealthDocument, NodeView, SeenByOthers, SwarmSummary
-from ftis_node.status.texts import grid, line, short, size
+from ftis_node.status.texts import Grid, line, short, size
 
 NODES_SHOWN = 200
 REASONS_SHOWN = 20
@@ -105,10 +105,11 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
-def _node_table(nodes: tuple[NodeView, ...]) -> Table:
+def _node_table(nodes: tuple[NodeView, ...]) -> Grid:
     names = ("node", "version", "model", "parameters", "tokenizer", "round", "state", "contact", "groups acc. / rej.",
              "score", "reached by", "in", "out")  # fmt: skip
-    return grid(names, [_cells(node) for node in nodes])
+    least = ("tokenizer", "in", "out", "contact", "parameters", "version", "groups acc. / rej.", "score", "reached by")
+    return Grid(names, [_cells(node) for node in nodes], least)
 
 
 def _cells(node: NodeView) -> list[str]:
@@ -165,14 +166,15 @@ def _is_used(seen: SeenByOthers | None) -> bool:
     return seen is not None and seen.sequences > 0
 
 
-def _help_table(nodes: tuple[NodeView, ...]) -> Table:
+def _help_table(nodes: tuple[NodeView, ...]) -> Grid:
     """Per author: what its samples were worth to the nodes that trained on them."""
     rows = [
         (short(node.peer_id), str(node.seen.helps), str(node.seen.harms), str(node.seen.unknown),
          f"{node.seen.sequences:,}", f"{node.seen.trained:,}", f"{node.seen.filtered:,}")
         for node in nodes if node.seen is not None and _is_used(node.seen)
     ]  # fmt: skip
-    return grid(("author", "helps nodes", "harms nodes", "unknown", "sequences used", "trained", "filtered"), rows)
+    names = ("author", "helps nodes", "harms nodes", "unknown", "sequences used", "trained", "filtered")
+    return Grid(names, rows, least=("filtered", "trained"))
 
 
 def _troubles(nodes: tuple[NodeView, ...]) -> Iterator[RenderableType]:
