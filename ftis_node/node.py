@@ -204,7 +204,7 @@ class _Node:
             why = "; ".join(f"{address} {reason}" for address, reason in reasons.items())
             # Said once, as for peers that are dialled: the same trouble again is a state, which ``health`` shows.
             level = logging.DEBUG if why == said else logging.WARNING
-            log.log(level, "waiting for the run manifest: %s; trying again in %.3g s, and so on", why, wait)
+            log.log(level, "waiting for the run manifest: %s; trying again in %s s, and so on", why, f"{wait:g}")
             said = why
             await self._database(self._store.put_state, "network", f"waiting for the run manifest: {why}"[:300], wait)
             await self._sleep(wait)

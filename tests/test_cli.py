@@ -62,6 +62,9 @@ def test_eval_ends_with_figures_and_completions_to_read(tmp_path: Path) -> None:
     assert sum(answer["right"] for answer in results["answers"]) == summary["correct"] > 0
     assert "right (expected " in (tmp_path / "out" / "completions.txt").read_text()
     people = ftis_node("eval", *arguments, "--output", str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "results-1.json").read_text()) == results, "nothing is replaced"
+    assert (tmp_path / "out" / "completions-1.txt").exists()
+    assert f"earlier evaluation are kept: {tmp_path / 'out' / 'results-1.json'}" in people.stdout
     assert f"({summary['correct']} of 30), 95 % interval" in people.stdout, "greedy: the same every time, in any batch"
 
 
