@@ -207,3 +207,26 @@ def test_health_of_nothing_is_exit_code_2(tmp_path: Path) -> None:
     done = ftis_node("health", "--home", str(tmp_path))
     assert done.returncode == 2
     assert "there is no store here" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["init", "home", "--task", "math500"], "a local copy is taken with --data math500=FILE"),
+        (["eval", "--model", "nonexist/nonexist", "--task", "addition:test"], "there is no such folder here"),
+    ],
+)
+def test_a_hub_that_is_not_there_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], advice: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    done = ftis_node(*arguments)
+    assert done.returncode == 2
+    said = done.stderr.strip().splitlines()[-1]
+    assert "http://127.0.0.1:1 does not answer (Connection refused; tried once)" in said
+    assert advice in said
+    assert "Retrying" not in done.stderr
