@@ -215,6 +215,8 @@ class _Node:
         """The proof that this node may take part: from the invitation given now, or the one accepted before."""
         if self._options.invitation is not None:
             proof = accept_invitation(self._options.invitation, self._identity.peer_id, run, now_ms=now_ms())
+            if proof == await self._database(self._store.get, "membership"):
+                log.info("already a member by this invitation: --invitation isn't needed any more")
             await self._database(self._store.put, "membership", proof)
         else:
             stored: bytes | None = await self._database(self._store.get, "membership")
@@ -290,6 +292,7 @@ class _Node:
 
     async def _say_stopping(self, half: NetworkHalf) -> None:
         self._database.give_up_waiting()
+        half.gossip.stopping.set()
         with _without_storage("stopping"):
             text = "stopping" if self._learner is None else "stopping: the learner finishes what it is at"
             await half.put_of_this_process("network", text, STOP_SECONDS)

@@ -86,7 +86,7 @@ async def keep_dialling(
 ) -> None:  # fmt: skip
     """Keep one configured peer connected for as long as the node runs; backs off while it doesn't answer."""
     backoff, said = FIRST_BACKOFF_SECONDS, ""
-    while True:
+    while not gossip.stopping.is_set():
         started = asyncio.get_running_loop().time()
         try:
             reason, peer = await dial_once(address, own, gossip, report, connected, remembered, admit)
@@ -100,6 +100,8 @@ async def keep_dialling(
             backoff = backoff_max
         except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             reason = str(why_unanswered(error, gossip.config.dial_seconds))
+        if gossip.stopping.is_set():
+            return
         if asyncio.get_running_loop().time() - started > RECHECK_SECONDS:
             backoff = FIRST_BACKOFF_SECONDS  # it was a good connection
         wait = backoff * random.uniform(0.7, 1.3)
