@@ -1,5 +1,11 @@
 """Every error that a user can see. The message says what, where and what is allowed, in one line."""
 
+from typing import Literal
+
+NoAnswer = Literal["unresolved", "refused", "unreachable", "silent", "not a node"]
+"""Why nobody answers at an address: its name isn't known, nothing listens there, no way leads there, nothing is said in
+time, or what answers is something else than a node."""
+
 
 class FtisError(Exception):
     """Base of all expected errors; the command line prints it without a traceback.
@@ -32,6 +38,14 @@ class StoreError(FtisError):
 
 class WireError(FtisError):
     """Bytes that can't be encoded or decoded under the limits of ``wire.limits``."""
+
+
+class DialError(WireError):
+    """No node answers at an address; ``cause`` says why to programs, the message to people."""
+
+    def __init__(self, cause: NoAnswer, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class CheckpointError(FtisError):

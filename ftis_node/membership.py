@@ -182,7 +182,7 @@ class Membership:
         """Keep up ``network.neighbours`` connections from what is known of the swarm."""
         while True:
             wanted = self._network.neighbours - len(self._gossip.sessions) - len(self._dialling)
-            if wanted > 0:
+            if wanted > 0 and not self._gossip.stopping.is_set():
                 for address in await self._candidates(wanted):
                     task = asyncio.create_task(self._dial(address))
                     self._dialling.add(task)

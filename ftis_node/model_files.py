@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ftis_node.errors import ModelError
+from ftis_node.model_places import find_model
 
 log = logging.getLogger(__name__)
-
-BUILTIN_PREFIX = "builtin:"
-BUILTIN_FOLDER = Path(__file__).parent / "builtin"
-GGUF_SUFFIX = ".gguf"
-_PATH_STARTS = ("/", "./", "../", "~")
 
 
 def model_source(name: str) -> str:
@@ -26,38 +22,10 @@ def model_source(name: str) -> str:
 
     A GGUF file is converted to a folder of safetensors once, and found again by the hash of its content.
     """
-    if name.startswith(BUILTIN_PREFIX):
-        return str(_builtin(name))
-    path = Path(name).expanduser()
-    if name.endswith(GGUF_SUFFIX) and path.is_file():
-        return str(_converted(path, name))
-    if path.is_dir():
-        _check_folder(path, name)
-        return str(path)
-    if name.startswith(_PATH_STARTS) or name.endswith(GGUF_SUFFIX):
-        raise ModelError(f"--model {name}: there is no such folder or GGUF file")
-    return name
-
-
-def _builtin(name: str) -> Path:
-    folder = BUILTIN_FOLDER / name.removeprefix(BUILTIN_PREFIX)
-    if not (folder / "config.json").exists():
-        names = sorted(BUILTIN_PREFIX + path.parent.name for path in BUILTIN_FOLDER.glob("*/config.json"))
-        raise ModelError(f"--model {name}: there is no such built-in model; there are {', '.join(names)}")
-    return folder
-
-
-def _check_folder(folder: Path, name: str) -> None:
-    """Tell what is missing before transformers guesses."""
-    adapter = (folder / "adapter_config.json").exists()
-    if not adapter and not (folder / "config.json").exists():
-        raise ModelError(f"--model {name}: can't be loaded: the folder has no config.json")
-    if not any((folder / file).exists() for file in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"--model {name}: can't be loaded: the folder has no tokenizer (tokenizer.json)")
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"--model {name}: can't be loaded: the folder has no weights (*.safetensors; pickles are not read)"
-        )
+    place = find_model(name)
+    if place is None:
+        return name
+    return str(_converted(place, name)) if place.is_file() else str(place)
 
 
 def cache_folder() -> Path:

@@ -16,7 +16,9 @@ from safetensors import SafetensorError
 
 from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.errors import ModelError
+from ftis_node.hub import why_only_the_cache
 from ftis_node.model_files import model_source
+from ftis_node.model_places import find_model
 from ftis_node.token_bytes import vocabulary_of
 from ftis_node.vocabulary import Vocabulary
 
@@ -53,10 +55,13 @@ def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedMod
 
     transformers_logging.disable_progress_bar()  # its bars would fill the log of a daemon
     device = torch_device(config.device)
+    offline = why_only_the_cache() if find_model(config.name) is None else None
     try:
         tokenizer, model = _load(config, _dtype(config.dtype, device))
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if offline is not None:
+            first_line = f"{offline}, it is not in the cache, and there is no such folder here"
         raise ModelError(f"--model {config.name}: can't be loaded: {first_line}") from error
     vocabulary = vocabulary_of(tokenizer, _generation_ends(model), name=config.name)
     rows = model.get_input_embeddings().weight.shape[0]

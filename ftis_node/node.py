@@ -33,8 +33,10 @@ from ftis_node.onlookers import Trackers, open_page
 from ftis_node.store.faults import storage_fault
 from ftis_node.store.network import NetworkStore
 from ftis_node.supervision import EXIT_FINISHED, STOP_SECONDS, LearnerProcess
-from ftis_node.swarm.addresses import parse_address
-from ftis_node.swarm.dialing import fetch_run
+from ftis_node.swarm.addresses import Address, parse_address
+from ftis_node.swarm.dialing import RPC_SECONDS, fetch_run, why_unanswered
+from ftis_node.swarm.listening import check_listen
+from ftis_node.tasks.registry import check_files
 from ftis_node.types import RunId, short_id
 
 log = logging.getLogger(__name__)
@@ -104,10 +106,20 @@ class _Node:
         self._install_signals()
         await self._database(self._store.peers.all_disconnected)
         await self._database(self._store.put, "peer_id", self._identity.peer_id)
+        if not self._options.trains:  # a swarm that looks at it while it starts must not take it for a learner
+            await self._database(self._store.put_state, "learner", "none: this is a relay")
+        run = await self._run_at_hand()
+        if run is not None:
+            self._check_run(run)
+        elif not self._peers:
+            raise ConfigError(
+                "no run: give --peers host:port to join a swarm, or --run (run.toml, builtin:addition) to start one"
+            )
+        check_listen(parse_address(self._config.network.listen, source="--listen", lowest_port=0))
         page = open_page(self._options.home, self._config.status, self._learner_pid)
         try:
             await self._database(self._store.put_state, "status_page", page.url if page is not None else "")
-            run = await self._settle_run()
+            run = await self._settle_run(run)
             return 0 if run is None else await self._serve(run)
         finally:
             if page is not None:
@@ -146,37 +158,42 @@ class _Node:
 
     # --- the run manifest -------------------------------------------------------------------
 
-    async def _settle_run(self) -> Run | None:
-        """The stored manifest, the one given, or a peer's, in this order; None when stopped meanwhile."""
+    async def _run_at_hand(self) -> Run | None:
+        """The stored manifest, else the one given."""
         stored = await self._database(self._store.get, "manifest")
         given = load_run(self._options.run_file) if self._options.run_file is not None else None
-        run = run_of_home(self._options.home, stored, given, source=str(self._options.run_file))
-        if run is None:
-            if not self._peers:
-                raise ConfigError(
-                    "no run: give --peers host:port to join a swarm, or --run (run.toml, builtin:addition) to start one"
-                )
-            run = await self._fetch_run()
-            if run is None:
-                return None
+        return run_of_home(self._options.home, stored, given, source=str(self._options.run_file))
+
+    def _check_run(self, run: Run) -> None:
+        """Whether this node can take part at all, as far as it can be told without loading anything."""
         expected = self._options.expected_run_id
         if expected is not None and run.run_id != expected:
             raise ConfigError(f"--run-id: this home is in run {run.run_id.hex()}, expected was {expected.hex()}")
         check_ceilings(run, self._config.ceilings)
+        if self._options.trains:
+            check_files([task.name for task in run.manifest.tasks], self._config.data.files)
+
+    async def _settle_run(self, run: Run | None) -> Run | None:
+        """The run at hand, else a peer's; None when stopped meanwhile. A run that can't be used is not kept."""
+        if run is None:
+            run = await self._fetch_run()
+            if run is None:
+                return None
+            self._check_run(run)
         await self._database(self._store.put, "manifest", run.data)
         return run
 
     async def _fetch_run(self) -> Run | None:
         """Ask the peers in turn until one answers, backing off and saying so."""
-        wait, reason = 0.5, ""
+        wait, said = 0.5, ""
+        reasons: dict[Address, str] = {}
         await self._database(self._store.put_state, "network", "waiting for the run manifest")
         while not self._stop.is_set():
             for address in self._peers:
                 try:
                     run, peer = await fetch_run(address, self._options.expected_run_id)
                 except (TimeoutError, grpc.aio.AioRpcError, WireError) as error:
-                    reason = str(error) if isinstance(error, WireError) else "does not answer"
-                    log.info("%s: %s", address, reason)
+                    reasons[address] = str(why_unanswered(error, RPC_SECONDS))
                     continue
                 if address.peer_id is None:
                     await self._database(self._store.peers.pin, address.target, peer)
@@ -184,10 +201,12 @@ class _Node:
                 log.info("run %r, id %s, from %s: %s", run.manifest.name, run.run_id.hex(), address, how)
                 await self._database(self._store.put_state, "network", "")
                 return run
-            names = ", ".join(str(peer) for peer in self._peers)
-            log.warning("waiting for the run manifest: none of %s answers; trying again in %.0f s", names, wait)
-            text = f"waiting for the run manifest: {reason} ({names})"
-            await self._database(self._store.put_state, "network", text[:300], wait)
+            why = "; ".join(f"{address} {reason}" for address, reason in reasons.items())
+            # Said once, as for peers that are dialled: the same trouble again is a state, which ``health`` shows.
+            level = logging.DEBUG if why == said else logging.WARNING
+            log.log(level, "waiting for the run manifest: %s; trying again in %s s, and so on", why, f"{wait:g}")
+            said = why
+            await self._database(self._store.put_state, "network", f"waiting for the run manifest: {why}"[:300], wait)
             await self._sleep(wait)
             wait = min(2 * wait, MANIFEST_BACKOFF_SECONDS)
         return None
@@ -196,6 +215,8 @@ class _Node:
         """The proof that this node may take part: from the invitation given now, or the one accepted before."""
         if self._options.invitation is not None:
             proof = accept_invitation(self._options.invitation, self._identity.peer_id, run, now_ms=now_ms())
+            if proof == await self._database(self._store.get, "membership"):
+                log.info("already a member by this invitation: --invitation isn't needed any more")
             await self._database(self._store.put, "membership", proof)
         else:
             stored: bytes | None = await self._database(self._store.get, "membership")
@@ -229,8 +250,6 @@ class _Node:
             self._trackers.start()
             if not self._peers:
                 log.info("no peers given: training alone until one dials in")
-        else:
-            await half.put_of_this_process("learner", "none: this is a relay")
         network = asyncio.create_task(half.serve())
         try:
             return await self._until_stopped(learner, network)
@@ -273,6 +292,7 @@ class _Node:
 
     async def _say_stopping(self, half: NetworkHalf) -> None:
         self._database.give_up_waiting()
+        half.gossip.stopping.set()
         with _without_storage("stopping"):
             text = "stopping" if self._learner is None else "stopping: the learner finishes what it is at"
             await half.put_of_this_process("network", text, STOP_SECONDS)

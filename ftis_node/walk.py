@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from ftis_node.clock import now_ms
-from ftis_node.errors import ConfigError, WireError
+from ftis_node.errors import ConfigError, DialError, WireError
 from ftis_node.status.kept import small
 from ftis_node.status.snapshot import NodeStatus
 from ftis_node.status.summary import Answer
-from ftis_node.status.swarm_view import Bounds
+from ftis_node.status.swarm_view import Bounds, Failure
 from ftis_node.swarm.addresses import Address, parse_address
 from ftis_node.swarm.dialing import fetch_status
 from ftis_node.swarm.frontier import Frontier, Hint, IpAddress, may_follow
+from ftis_node.swarm.handshake import Refused
+from ftis_node.swarm.tls import silent, unresolved
 from ftis_node.types import PeerId
 
 AT_ONCE = 32
@@ -84,7 +86,7 @@ class Walk:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
         self.answers += [
-            Answer(str(hint.address), True, None, None, "does not answer")
+            _unanswered(hint.address, True, DialError("silent", f"does not answer within {self._limits.seconds:g} s"))
             for hint in asking.values()
             if hint.address in self._named
         ]
@@ -124,7 +126,6 @@ class Walk:
     async def _ask(self, hint: Hint, told_at: IpAddress | None) -> tuple[Answer, IpAddress | None]:
         """What came of asking there, and where that was. Never raises."""
         address, named = hint.address, hint.address in self._named
-        expected = None if address.peer_id is None else address.peer_id.hex()
         seconds = NAMED_SECONDS if named else NODE_SECONDS
         host = None
         try:
@@ -137,12 +138,12 @@ class Walk:
             if status.peer_id != record.peer_id.hex() or status.run_id not in (None, record.run_id.hex()):
                 raise WireError("answers with the status of another node")
         except WireError as error:
-            return Answer(str(address), named, expected, None, str(error)), host
+            return _unanswered(address, named, error), host
         except TimeoutError:
-            return Answer(str(address), named, expected, None, "does not answer"), host
+            return _unanswered(address, named, silent(seconds)), host
         except ValidationError as error:
             failure = f"answers with a status that can't be read ({error.error_count()} faults)"
-            return Answer(str(address), named, expected, None, failure), host
+            return _unanswered(address, named, WireError(failure)), host
         ahead = record.created_at_ms - now_ms()
         return Answer(str(address), named, status.peer_id, status, "", ahead), host
 
@@ -155,6 +156,14 @@ class Walk:
                 raise WireError(f"has a name, and {NAMES_LOOKED_UP} were looked up already") from None
         self._names_left -= not named
         return await _look_up(host)
+
+
+def _unanswered(address: Address, named: bool, error: WireError) -> Answer:
+    expected = None if address.peer_id is None else address.peer_id.hex()
+    cause: Failure = "another identity" if isinstance(error, Refused) else "unusable answer"
+    if isinstance(error, DialError):
+        cause = error.cause
+    return Answer(str(address), named, expected, None, str(error), cause=cause)
 
 
 def _addresses_in(status: NodeStatus) -> list[Address]:
@@ -179,7 +188,7 @@ async def _look_up(name: str) -> IpAddress:
         if found.done():
             return
         if address is None:
-            found.set_exception(WireError("has a name that can't be looked up"))
+            found.set_exception(unresolved())
         else:
             found.set_result(address)
 

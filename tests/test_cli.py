@@ -48,6 +48,7 @@ def test_init_for_a_file_of_questions(tmp_path: Path) -> None:
     spec = load_run(home / "run.toml").manifest.tasks[0]
     assert spec.name == "jsonl:questions"
     assert str(QUESTIONS) not in (home / "run.toml").read_text(), "a manifest names no path"
+    assert "ftis-node join --peers THIS-HOST:47100 --data jsonl:questions=FILE\n" in done.stdout
     check_task(spec, TaskSources(files=config.data.files))
 
 
@@ -62,6 +63,9 @@ def test_eval_ends_with_figures_and_completions_to_read(tmp_path: Path) -> None:
     assert sum(answer["right"] for answer in results["answers"]) == summary["correct"] > 0
     assert "right (expected " in (tmp_path / "out" / "completions.txt").read_text()
     people = ftis_node("eval", *arguments, "--output", str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "results-1.json").read_text()) == results, "nothing is replaced"
+    assert (tmp_path / "out" / "completions-1.txt").exists()
+    assert f"earlier evaluation are kept: {tmp_path / 'out' / 'results-1.json'}" in people.stdout
     assert f"({summary['correct']} of 30), 95 % interval" in people.stdout, "greedy: the same every time, in any batch"
 
 
@@ -87,6 +91,10 @@ def test_what_eval_can_not_use_is_one_line(tmp_path: Path, arguments: list[str],
 RUN = run_toml("test")
 MISTAKES = [
     ("no run", [], "", "no run: give --peers host:port to join a swarm, or --run"),
+    ("status address", ["--status-address", "foo"], "", "--status-address: 'foo' is not an address; write host:port,"),
+    ("no such folder", ["--model", "./nowhere"], RUN, "--model ./nowhere: there is no such folder or GGUF file"),
+    ("no such data", ["--data", "gsm8k=/nowhere.jsonl"], RUN, "/nowhere.jsonl: can't be read: No such file"),
+    ("jsonl without data", [], RUN.replace('"addition"', '"jsonl:q"', 1), "say where it lies with --data jsonl:q=FILE"),
     ("unknown key", ["--set", "training.groupsize=3"], "", "training.groupsize"),
     ("did you mean", ["--set", "training.learning_rat=3"], "", "learning_rate"),
     ("wrong type", ["--set", "training.groups_per_step='many'"], "", "training.groups_per_step = 'many'"),
@@ -152,6 +160,38 @@ def test_a_first_start_on_a_full_disk_leaves_no_half_settings(tmp_path: Path, ro
     assert [path.name for path in home.glob("*.toml*") if path.stat().st_size < whole[path.name]] == []
 
 
+@pytest.mark.parametrize(
+    ("listen", "message"),
+    [
+        ("foo", "--listen: 'foo' is not an address; write host:port, for example 0.0.0.0:47100"),
+        ("192.0.2.1:4000", "Cannot assign requested address; this machine doesn't have that address"),
+        ("nobody.invalid:4000", "nobody.invalid:4000: can't listen there: "),
+    ],
+)
+def test_where_a_node_can_not_listen_is_one_line(tmp_path: Path, listen: str, message: str) -> None:
+    done = ftis_node("join", "--home", str(tmp_path / "home"), "--run", "builtin:addition", "--listen", listen)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_what_is_named_wrongly_leaves_nothing_that_hurts_the_next_start(tmp_path: Path) -> None:
+    """Neither settings nor a run are kept of a start that could not be; nothing was announced."""
+    home, weightless = tmp_path / "home", tmp_path / "weightless"
+    weightless.mkdir()
+    for file in ("config.json", "tokenizer.json"):
+        (weightless / file).write_text("{}")
+    for option in (["--model", str(weightless)], ["--listen", "192.0.2.1:1"], ["--data", "jsonl:q=/nowhere"]):
+        done = ftis_node("join", "--home", str(home), "--run", "builtin:addition", *option)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert not (home / "node.toml").exists()
+        assert not (home / "run.toml").exists()
+    (tmp_path / "other.toml").write_text(run_toml("other").replace("addition", "jsonl:q", 1))
+    done = ftis_node("join", "--home", str(home), "--run", str(tmp_path / "other.toml"))
+    assert "--data jsonl:q=FILE" in done.stderr, "and not that the home belongs to another run"
+
+
 def test_another_run_in_a_home_is_refused(tmp_path: Path) -> None:
     from ftis_node.store.network import NetworkStore
 
@@ -179,10 +219,34 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             f"127.0.0.1:{port}",
         )  # fmt: skip
     assert done.returncode == 2
-    assert "can't listen there: is the port in use?" in done.stderr
+    assert done.stderr.count("\n") == 1, "neither gRPC's own line nor a status page that nobody will see"
+    assert f"127.0.0.1:{port}: can't listen there: Address already in use; stop what holds it" in done.stderr
 
 
 def test_health_of_nothing_is_exit_code_2(tmp_path: Path) -> None:
     done = ftis_node("health", "--home", str(tmp_path))
     assert done.returncode == 2
     assert "there is no store here" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["init", "home", "--task", "math500"], "a local copy is taken with --data math500=FILE"),
+        (["eval", "--model", "nonexist/nonexist", "--task", "addition:test"], "there is no such folder here"),
+    ],
+)
+def test_a_hub_that_is_not_there_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], advice: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    done = ftis_node(*arguments)
+    assert done.returncode == 2
+    said = done.stderr.strip().splitlines()[-1]
+    assert "http://127.0.0.1:1 does not answer (Connection refused; tried once)" in said
+    assert advice in said
+    assert "Retrying" not in done.stderr

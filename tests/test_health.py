@@ -17,6 +17,8 @@ from tests.daemons import Daemon, learners_of, write_run
 from tests.halves import running_halves
 from tests.status.nodes import trained_home
 
+REFUSED = "can't be reached: connection refused, nothing listens there"
+
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "ftis_node", "health", *arguments]
@@ -51,7 +53,10 @@ def test_each_way_of_asking(tmp_path: Path) -> None:
         code, document = await asked("--home", str(last.home), "--swarm")
         assert (code, document["swarm"]["answered"]) == (2, 0), "its store still knows the way; nobody answers there"
         code, document = await asked("--peers", halves[0].address.target)
-        assert (code, document["swarm"]["reasons"]) == (2, ["no node answers"])
+        assert (code, document["swarm"]["reasons"]) == (
+            2,
+            ["no node answers", f"{halves[0].address.target}: {REFUSED}"],
+        )
 
     asyncio.run(scenario())
 
@@ -121,14 +126,54 @@ def test_watching_as_json_is_one_document_a_line(tmp_path: Path) -> None:
 def test_a_node_that_waits_for_its_run_says_so(tmp_path: Path) -> None:
     with Daemon(tmp_path / "node", peers=("127.0.0.1:1",)) as node:
         status = node.until(lambda s: s.network_until_ms is not None, "it waits")
-        assert status.network == "waiting for the run manifest: can't be reached (127.0.0.1:1)"
+        assert status.network == f"waiting for the run manifest: 127.0.0.1:1 {REFUSED}"
         shown = health("--home", str(node.home))
         assert shown.returncode == 1
-        assert "waiting for the run manifest: can't be reached (127.0.0.1:1), " in shown.stdout
+        assert f"waiting for the run manifest: 127.0.0.1:1 {REFUSED}, " in shown.stdout
         assert node.terminate() == 0
     shown = health("--home", str(node.home))
     assert shown.returncode == 2
     assert "no daemon runs on this home" in shown.stdout
+
+
+def test_why_nobody_answers_is_one_line_for_each_address(tmp_path: Path) -> None:
+    """No summary of a swarm of which nothing is known; the same causes as words for programs."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def scenario() -> None:
+        web = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        mute = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        async with web, mute, running_halves(tmp_path, ((),)) as halves:
+            ports = [server.sockets[0].getsockname()[1] for server in (web, mute)]
+            other = f"{'ab' * 32}@{halves[0].address.target}"
+            causes = {
+                "127.0.0.1:1": ("refused", REFUSED),
+                "nobody.invalid:5": ("unresolved", "can't be reached: its name does not resolve"),
+                f"127.0.0.1:{ports[0]}": ("not a node", "answers, but not with TLS: is it an ftis-node?"),
+                f"127.0.0.1:{ports[1]}": ("silent", "does not answer within 5 s"),
+                other: ("another identity", f"peer {halves[0].peer_id} answers instead of abababababab; if it was"),
+            }
+            code, document = await asked("--peers", ",".join(causes))
+            assert code == 2
+            assert {node["asked"]: node["failure"] for node in document["nodes"]} == {
+                address: cause for address, (cause, _) in causes.items()
+            }
+            shown = await asyncio.to_thread(health, "--peers", ",".join(causes))
+        lines = shown.stdout.splitlines()
+        assert lines[0] == "unreachable  no node answers"
+        assert sum(line.startswith("  ") for line in lines) == len(causes), shown.stdout
+        for address, (_, text) in causes.items():
+            assert sum(line.startswith(f"  ! {address}: {text}") for line in lines) == 1, shown.stdout
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.slow

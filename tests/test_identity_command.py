@@ -229,3 +229,14 @@ def test_a_backup_that_holds_another_key_than_it_says(tmp_path: Path) -> None:
     path.write_text(seal_identity(forged, PASSPHRASE))
     with pytest.raises(HomeError, match="holds the key of"):
         open_backup(path, PASSPHRASE)
+
+
+def test_an_import_that_fails_leaves_no_half_made_home(tmp_path: Path) -> None:
+    from ftis_node.commands.identity import run_import
+    from ftis_node.errors import HomeError
+
+    (tmp_path / "backup").write_text("no backup")
+    (tmp_path / "passphrase").write_text("correct horse battery staple")
+    with pytest.raises(HomeError, match="is not a backup"):
+        run_import(tmp_path / "home", tmp_path / "backup", passphrase_file=tmp_path / "passphrase")
+    assert not (tmp_path / "home").exists()

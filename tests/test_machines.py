@@ -213,7 +213,7 @@ def test_the_swarm_goes_on_when_every_bootstrap_dies(relays: Relays) -> None:
         again.until(lambda s: len(connected_to(s)) == 2, "b has found the others again", 30)
         relays.until_all_hold(5, a, b, c)
         lost = relays.daemons[b].status()
-        assert {dial.state for dial in lost.dials} <= {"can't be reached", "does not answer"}
+        assert all(dial.state.startswith(("can't be reached", "does not answer")) for dial in lost.dials)
         assert judge(lost).level == 0  # with neighbours, a bootstrap that is away is no trouble
         daemon = Daemon(
             relays.run_file.parent / "stranger", peers=(f"{first.address}:{PORT}",), sets=TIMERS, command="relay",

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.errors import ModelError
-from ftis_node.model_files import BUILTIN_FOLDER
+from ftis_node.model_places import BUILTIN_FOLDER
 from ftis_node.models import load_model, render_prompt
 from ftis_node.rollout.vllm import VllmEngine
 from ftis_node.token_bytes import vocabulary_of
@@ -189,7 +189,7 @@ def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(name: str) -> Non
 
 def test_a_gguf_file_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "model.gguf").write_bytes(b"not a model")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF, but no model")
     with pytest.raises(ModelError, match=r"model\.gguf: can't be read as GGUF") as caught:
         load(str(tmp_path / "model.gguf"))
     assert "\n" not in str(caught.value)

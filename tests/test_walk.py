@@ -206,7 +206,7 @@ def test_mallory_never_answers(tmp_path: Path) -> None:
         return b""
 
     view, document = asyncio.run(beside_mallory(tmp_path, answers))
-    assert view.reasons == ("does not answer",)
+    assert view.reasons == ("does not answer within 5 s",)
     assert document.swarm is not None
     assert document.swarm.level == "degraded", "she was named on the command line"
 

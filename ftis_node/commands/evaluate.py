@@ -43,7 +43,8 @@ def run_eval(options: EvalOptions) -> int:
     results, completions = options.output / "results.json", options.output / "completions.txt"
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        completions.touch()
+        if not completions.exists():
+            completions.touch()
     except OSError as error:
         raise HomeError(f"--output {options.output}: can't be written: {error.strerror}") from error
     task = build_task(options.task, options.parameters, TaskSources(files=options.files))
@@ -63,6 +64,7 @@ def run_eval(options: EvalOptions) -> int:
         )  # fmt: skip
     summary = _summary(options, task, evaluation, time.monotonic() - started)
     answers = [dataclasses.asdict(answer) for answer in evaluation.answers]
+    kept = keep_earlier(results, completions)
     results.write_text(json.dumps({**summary, "answers": answers}, indent=2, ensure_ascii=False))
     completions.write_text(_readable(evaluation))
     if options.as_json:
@@ -73,7 +75,22 @@ def run_eval(options: EvalOptions) -> int:
             f" 95 % interval {100 * evaluation.low:.1f} to {100 * evaluation.high:.1f} %"
         )
         print(f"completions to read: {completions}; all as JSON: {results}")
+        if kept is not None:
+            print(f"those of an earlier evaluation are kept: {kept}")
     return 0
+
+
+def keep_earlier(results: Path, completions: Path) -> Path | None:
+    """Earlier results get the next free number, as nobody expects an evaluation to be replaced; returns where."""
+    if not results.exists():
+        return None
+    number = 1
+    while (kept := results.with_stem(f"{results.stem}-{number}")).exists():
+        number += 1
+    results.rename(kept)
+    if completions.exists():
+        completions.rename(completions.with_stem(f"{completions.stem}-{number}"))
+    return kept
 
 
 def _summary(options: EvalOptions, task: Task, evaluation: Evaluation, seconds: float) -> dict[str, object]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ftis_node.errors import ConfigError, HomeError
 from ftis_node.identity import (
     KEY_FILE,
+    Identity,
     lock_home,
     peek_key_file,
     read_key_file,
@@ -73,11 +74,20 @@ def run_export(home: Path, target: Path, *, passphrase_file: Path | None) -> int
 def run_import(home: Path, source: Path, *, passphrase_file: Path | None) -> int:
     """Give a home without identity the one of a backup. Raises HomeError, ConfigError."""
     path = home / KEY_FILE
+    if not home.exists():  # a mistake must not leave half a home
+        identity = open_backup(source, _known_passphrase(passphrase_file, source))
+        with lock_home(home):
+            return _take_in(home, path, identity)
     with lock_home(home):  # no daemon may start and make an identity meanwhile
         refuse_second_identity(home)  # before anybody types a passphrase
-        identity = open_backup(source, _known_passphrase(passphrase_file, source))
-        write_private_file(path, identity.seed())
-        held = read_key_file(path)
+        return _take_in(home, path, open_backup(source, _known_passphrase(passphrase_file, source)))
+
+
+def _take_in(home: Path, path: Path, identity: Identity) -> int:
+    """With the home locked."""
+    refuse_second_identity(home)
+    write_private_file(path, identity.seed())
+    held = read_key_file(path)
     if held.peer_id != identity.peer_id:
         raise HomeError(f"{path}: reads back as another key than was written; is the disk sound?")
     print(f"imported {held.peer_id.hex()} into {path}")

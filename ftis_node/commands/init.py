@@ -9,7 +9,7 @@ from ftis_node.config import DataConfig, NodeConfig
 from ftis_node.config_file import node_toml, toml_value
 from ftis_node.errors import HomeError
 from ftis_node.manifest import TaskSpec
-from ftis_node.tasks.registry import Parameters, TaskSources, build_task, check_task
+from ftis_node.tasks.registry import FILE_PREFIX, Parameters, TaskSources, build_task, check_task
 
 _RUN_TOML = """\
 # The run manifest: what everybody in this run has in common. Its hash is the run id, so that a
@@ -90,5 +90,8 @@ def run_init(directory: Path, *, task: str, parameters: Parameters, files: dict[
         raise HomeError(f"{directory}: can't be written: {error.strerror}") from error
     print(f"wrote {directory / 'run.toml'} and {directory / 'node.toml'}")
     print(f"start the swarm's first node: ftis-node join --home {directory}")
-    print("others join it with:          ftis-node join --peers THIS-HOST:47100")
+    data = f" --data {task}=FILE" if task.startswith(FILE_PREFIX) else ""
+    print(f"others join it with:          ftis-node join --peers THIS-HOST:47100{data}")
+    if data:
+        print(f"FILE is their copy of {files[task]}, the same byte by byte: give it to them")
     return 0

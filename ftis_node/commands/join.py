@@ -12,8 +12,12 @@ from ftis_node.config import NodeConfig, load_node_config
 from ftis_node.config_file import node_toml
 from ftis_node.errors import ConfigError, FtisError, HomeError
 from ftis_node.log import FORMATS, LEVELS, LogSettings, set_up_logging
+from ftis_node.model_places import check_device, find_model
 from ftis_node.node import NodeOptions, run_node
+from ftis_node.onlookers import OFF
 from ftis_node.supervision import EXIT_UNUSABLE
+from ftis_node.swarm.addresses import parse_address
+from ftis_node.tasks.registry import check_files
 from ftis_node.types import RunId
 
 log = logging.getLogger(__name__)
@@ -50,6 +54,7 @@ def run_join(options: JoinOptions) -> int:
     """Run until stopped; returns the exit code. Raises FtisError on unusable input."""
     set_up_logging("node", options.log)
     written = [path for path in (options.home / NODE_FILE, options.home / RUN_FILE) if not path.exists()]
+    check_places(read_config(options), trains=options.trains)
     config = settle_config(options)
     try:
         node = NodeOptions(
@@ -67,6 +72,17 @@ def run_join(options: JoinOptions) -> int:
         raise
     _take_back(written, code)
     return code
+
+
+def check_places(config: NodeConfig, *, trains: bool) -> None:
+    """Files, folders and addresses that are named wrongly, before anything is written or opened. Raises FtisError."""
+    parse_address(config.network.listen, source="--listen", lowest_port=0)
+    if config.status.address != OFF:
+        parse_address(config.status.address, source="--status-address", lowest_port=0)
+    if trains:
+        check_device(config.model.device)
+        find_model(config.model.name)
+        check_files(config.data.files, config.data.files)
 
 
 def _take_back(written: list[Path], code: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from ftis_node.doctor.journal import in_thread
 from ftis_node.errors import WireError
 from ftis_node.swarm.addresses import Address, parse_address
 from ftis_node.swarm.dialing import ask_for_reach
+from ftis_node.swarm.listening import obstacle_to
 from ftis_node.swarm.service import bind
 from ftis_node.swarm.tls import CERTIFICATE_FILE, Certificate, load_or_create_certificate, make_certificate
 
@@ -46,8 +45,8 @@ async def listening(home: Path, network: NetworkConfig, *, daemon_listens: str |
         yield Listening(verdict, port, load_or_create_certificate(home))
         return
     listen = parse_address(network.listen, source="network.listen", lowest_port=0)
-    if (reason := await in_thread(_why_not, listen)) is not None:
-        yield Listening(reason)
+    if (obstacle := await in_thread(obstacle_to, listen)) is not None:
+        yield Listening(failure(obstacle.found, obstacle.advice))
         return
     # Nothing is written into the home: a node that has no certificate yet is tried with one made for this.
     made = not (home / CERTIFICATE_FILE).exists()
@@ -59,26 +58,6 @@ async def listening(home: Path, network: NetworkConfig, *, daemon_listens: str |
         yield Listening(ok(free), port, certificate)
     finally:
         await server.stop(grace=0)
-
-
-def _why_not(listen: Address) -> Verdict | None:
-    """Why the port can't be taken, by the system's own word."""
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(where)
-            trial.listen()
-    except OSError as error:
-        advice = {
-            errno.EADDRINUSE: f"stop what holds it (see ss -ltnp 'sport = :{listen.port}'), or take another --listen",
-            errno.EACCES: "ports below 1024 are for root: take another --listen",
-            errno.EADDRNOTAVAIL: "this machine doesn't have that address: --listen 0.0.0.0:PORT takes all it has",
-        }.get(error.errno or 0, "take another --listen host:port")
-        return failure(f"network.listen: {listen.target}: {error.strerror or error}", advice)
-    return None
 
 
 async def reach(here: Listening, peers: Sequence[Address], network: NetworkConfig) -> Verdict:

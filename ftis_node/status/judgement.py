@@ -10,6 +10,8 @@ from ftis_node.status.state import duration, learner_text
 
 LATELY_MS = 120_000
 FEWEST_SKIPPED = 3
+NOT_REACHED, NOT_ANSWERED = "can't be reached", "does not answer"
+"""How the states of dials begin that are for want of an answer, and no refusal."""
 SILENCE_SLACK_MS = 4_000
 """Neighbours answer a ping every ``ping_seconds``, and when they were heard is written every 2 s."""
 
@@ -76,7 +78,7 @@ def _troubles_of_reach(status: NodeStatus) -> list[str]:
         )
     for dial in status.dials:
         # With other neighbours a peer that is away is no trouble; one that refuses, or is somebody else, is.
-        away = dial.state in ("can't be reached", "does not answer")
+        away = dial.state.startswith((NOT_REACHED, NOT_ANSWERED))
         if not dial.state.startswith("connected") and (alone or not away):
             reasons.append(f"peer {dial.address}: {dial.state}")
     if alone and (status.dials or status.peers):
@@ -85,13 +87,13 @@ def _troubles_of_reach(status: NodeStatus) -> list[str]:
 
 
 def _why_alone(status: NodeStatus) -> str:
-    away = [dial for dial in status.dials if dial.state in ("can't be reached", "does not answer")]
+    away = [dial for dial in status.dials if dial.state.startswith((NOT_REACHED, NOT_ANSWERED))]
     known = sum(peer.last_contact_ms > 0 for peer in status.peers)
     if status.dials and len(away) == len(status.dials):
         cause = "the peer given does not answer"
         if len(away) > 1:
             cause = f"none of the {len(away)} peers given answers"
-        if any(dial.state == "can't be reached" for dial in away):
+        if any(dial.state.startswith(NOT_REACHED) for dial in away):
             cause += "; is the address right, its port open, and this machine online?"
         else:
             cause += "; a firewall may drop what is sent there"

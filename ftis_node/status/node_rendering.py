@@ -10,9 +10,9 @@ from rich.text import Text
 
 from ftis_node.status.judgement import reach
 from ftis_node.status.snapshot import NodeStatus, PeerStatus
-from ftis_node.status.state import duration, learner_text, state_text, training_of
+from ftis_node.status.state import again, duration, learner_text, state_text, training_of
 from ftis_node.status.swarm_view import NodeView
-from ftis_node.status.texts import COLOURS, grid, line, short, size
+from ftis_node.status.texts import COLOURS, Grid, line, short, size
 from ftis_node.store.reports import SequenceCounts
 
 PEERS_SHOWN = 50
@@ -42,8 +42,8 @@ def _status(status: NodeStatus) -> Iterator[RenderableType]:
     if status.peers:
         yield _peer_table(status)
     for dial in status.dials:
-        again = "" if dial.retry_at_ms is None else f", again in {duration(dial.retry_at_ms - status.at_ms)}"
-        yield line(f"  dialling {dial.address}: {dial.state}{again}")
+        retry = "" if dial.retry_at_ms is None else f", again {again(dial.retry_at_ms - status.at_ms)}"
+        yield line(f"  dialling {dial.address}: {dial.state}{retry}")
     for rejection in status.rejections[:REJECTIONS_SHOWN]:
         fate = "left out" if rejection.blame == "nobody" else "rejected"
         yield line(f"  {rejection.count} {fate} of {short(rejection.peer_id)}: {rejection.reason}: {rejection.detail}")
@@ -106,11 +106,12 @@ def counts_text(counts: SequenceCounts, arrived: str) -> str:
     )
 
 
-def _peer_table(status: NodeStatus) -> Table:
-    return grid(
+def _peer_table(status: NodeStatus) -> Grid:
+    return Grid(
         ("peer", "model", "contact", "round trip", "score", "groups accepted / rejected",
          "sequences trained / filtered", "does it help?", "in", "out"),
         [_peer_cells(status, peer) for peer in status.peers[:PEERS_SHOWN]],
+        least=("in", "out", "groups accepted / rejected", "sequences trained / filtered", "round trip", "score"),
     )  # fmt: skip
 
 

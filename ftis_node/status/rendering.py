@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment, Segments
 
 from ftis_node.status.node_rendering import render_node
 from ftis_node.status.swarm_rendering import render_swarm
 from ftis_node.status.swarm_view import HealthDocument
+from ftis_node.status.texts import line
 
 WIDTH_OF_FILES = 200
 
@@ -21,14 +24,26 @@ def print_health(document: HealthDocument, console: Console | None = None) -> No
 
 
 def _console() -> Console:
-    """What goes into a file or a mail is as wide as its tables need, as far as people read that."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+    """What goes into a file or a mail is as wide as its tables need, unless COLUMNS says how wide it is to be."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if told else WIDTH_OF_FILES)
 
 
 def _page(document: HealthDocument) -> Group:
     if document.swarm is not None:
         return Group(*render_swarm(document))
     return Group(*(part for node in document.nodes for part in render_node(node)))
+
+
+def _cut(console: Console, page: Group) -> RenderableType:
+    """What a screen has room for, and how much it hadn't: nobody can scroll there."""
+    lines = console.render_lines(page, pad=False)
+    if len(lines) <= console.height:
+        return page
+    shown = max(1, console.height - 2)
+    text = [Segments([*part, Segment.line()]) for part in lines[:shown]]
+    rest = line(f"  {len(lines) - shown} more lines: a taller terminal, or the command without --watch, shows them")
+    return Group(*text, rest)
 
 
 class Screen:
@@ -51,7 +66,7 @@ class Screen:
 
     def show(self, document: HealthDocument) -> None:
         if self._live is not None:
-            self._live.update(_page(document), refresh=True)
+            self._live.update(_cut(self._console, _page(document)), refresh=True)
         else:
             self._console.print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}")
             print_health(document, self._console)

@@ -15,6 +15,8 @@ Kind = Literal[
 Training = Literal["full", "LoRA", "none"]
 """What of its model a node trains; none for a relay."""
 
+NOT_LOADED = "not loaded yet"
+
 
 def training_of(status: NodeStatus) -> Training | None:
     """None before the model is loaded for the first time."""
@@ -23,6 +25,13 @@ def training_of(status: NodeStatus) -> Training | None:
     if not status.parameters:
         return None
     return "full" if status.trainable_parameters == status.parameters else "LoRA"
+
+
+def model_text(status: NodeStatus) -> str:
+    """A node's model for people; a relay is what says that it is one, and not what has loaded no model yet."""
+    if status.learner.startswith("none"):
+        return "relay"
+    return status.model or NOT_LOADED
 
 
 def state_kind(status: NodeStatus) -> Kind:
@@ -68,7 +77,7 @@ def learner_text(status: NodeStatus) -> str:
     """How the learner's process is, and when it is started again if it died."""
     if status.learner_until_ms is None:
         return status.learner
-    return f"{status.learner} in {duration(status.learner_until_ms - status.at_ms)}"
+    return f"{status.learner} {again(status.learner_until_ms - status.at_ms)}"
 
 
 def _timed(status: NodeStatus, text: str, since_ms: int | None, until_ms: int | None) -> str:
@@ -77,6 +86,13 @@ def _timed(status: NodeStatus, text: str, since_ms: int | None, until_ms: int | 
     if until_ms is not None:
         text += f", at most {duration(until_ms - status.at_ms)} more"
     return text
+
+
+def again(ms: float) -> str:
+    """When something is tried again: ``in 14 s``, ``in 0.5 s``, and never in no time at all."""
+    if ms <= 0:
+        return "at any moment"
+    return f"in {max(ms, 100) / 1000:.1f} s" if ms < 1000 else f"in {duration(ms)}"
 
 
 def duration(ms: float) -> str:

@@ -16,10 +16,11 @@ from ftis_node.status.judgement import Judgement, Level, judge
 from ftis_node.status.partitions import Contact, partitions_of
 from ftis_node.status.shares import bounded_shares, weighted_sum
 from ftis_node.status.snapshot import LATELY_MS, NodeStatus, PeerStatus
-from ftis_node.status.state import duration, state_kind, state_text, training_of
+from ftis_node.status.state import duration, model_text, state_kind, state_text, training_of
 from ftis_node.status.swarm_judgement import judge_swarm
 from ftis_node.status.swarm_view import (
     Bounds,
+    Failure,
     HealthDocument,
     LevelName,
     NodeView,
@@ -41,7 +42,10 @@ _NAMES: Mapping[Level, LevelName] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking one node. ``peer_id`` is proved if there is a status, else expected."""
+    """What came of asking one node. ``peer_id`` is proved if there is a status, else expected.
+
+    ``failure`` says to people why there is no status, ``cause`` to programs.
+    """
 
     asked: str
     named: bool
@@ -50,6 +54,7 @@ class Answer:
     failure: str = ""
     clock_ahead_ms: int | None = None
     faults: tuple[str, ...] = ()
+    cause: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
         reach=reach,
         level=_NAMES[judgement.level],
         reasons=judgement.reasons,
+        failure=answer.cause,
         notes=(*judgement.notes, *_clock(answer.clock_ahead_ms)),
         state="does not answer" if status is None else state_text(status),
         training=None if status is None else training_of(status),
@@ -242,7 +248,7 @@ def _summary(
         known_by_name=len(words.keys() - answered.keys()) - len(silent),
         states=_counted(state_kind(status) for status in statuses),
         models=_counted(
-            [s.model or "relay" for s in statuses] + [v.seen.model or "relay" for v in silent if v.seen is not None]
+            [model_text(s) for s in statuses] + [v.seen.model or "relay" for v in silent if v.seen is not None]
         ),
         versions=_counted([s.version for s in statuses] + [v.seen.version for v in silent if v.seen is not None]),
         runs=runs,

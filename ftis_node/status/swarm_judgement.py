@@ -20,7 +20,7 @@ def judge_swarm(
     """
     answered = {view.peer_id for view in views if view.reach == "answers"}
     if not answered:
-        return Level.UNREACHABLE, ["no node answers"]
+        return Level.UNREACHABLE, ["no node answers", *(f"{v.asked}: {v.reasons[0]}" for v in views if v.named)]
     few = DEGRADED_SHARE * len(answered)
     reasons = []
     named_runs = {view.status.run_id or NO_RUN for view in views if view.named and view.status is not None}

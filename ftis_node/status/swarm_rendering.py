@@ -9,9 +9,9 @@ from rich.table import Table
 
 from ftis_node.status.agreement import FEWEST
 from ftis_node.status.node_rendering import heading
-from ftis_node.status.state import duration
+from ftis_node.status.state import duration, model_text
 from ftis_node.status.swarm_view import Bounds, HealthDocument, NodeView, SeenByOthers, SwarmSummary
-from ftis_node.status.texts import grid, line, short, size
+from ftis_node.status.texts import Grid, line, short, size
 
 NODES_SHOWN = 200
 REASONS_SHOWN = 20
@@ -21,6 +21,9 @@ def render_swarm(document: HealthDocument) -> Iterator[RenderableType]:
     swarm, bounds = document.swarm, document.bounds
     assert swarm is not None
     assert bounds is not None
+    if not swarm.answered:  # nothing is known of a swarm: no figures, but why, for every address
+        yield from _nobody(document, swarm)
+        return
     yield heading(swarm.level, _who(swarm))
     for reason in swarm.reasons:
         yield line(f"  ! {reason}")
@@ -34,6 +37,16 @@ def render_swarm(document: HealthDocument) -> Iterator[RenderableType]:
     if any(_is_used(node.seen) for node in shown):
         yield _help_table(shown)
     yield from _troubles(document.nodes)
+
+
+def _nobody(document: HealthDocument, swarm: SwarmSummary) -> Iterator[RenderableType]:
+    yield heading(swarm.level, swarm.reasons[0])
+    named = [node for node in document.nodes if node.named]
+    for node in named:
+        for reason in node.reasons:
+            yield line(f"  ! {node.asked}: {reason}")
+    if (others := swarm.no_answer - len(named)) > 0:
+        yield line(f"  ! asked in vain beside: {others} known peers")
 
 
 def _who(swarm: SwarmSummary) -> str:
@@ -92,10 +105,11 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
-def _node_table(nodes: tuple[NodeView, ...]) -> Table:
+def _node_table(nodes: tuple[NodeView, ...]) -> Grid:
     names = ("node", "version", "model", "parameters", "tokenizer", "round", "state", "contact", "groups acc. / rej.",
              "score", "reached by", "in", "out")  # fmt: skip
-    return grid(names, [_cells(node) for node in nodes])
+    least = ("tokenizer", "in", "out", "contact", "parameters", "version", "groups acc. / rej.", "score", "reached by")
+    return Grid(names, [_cells(node) for node in nodes], least)
 
 
 def _cells(node: NodeView) -> list[str]:
@@ -104,7 +118,7 @@ def _cells(node: NodeView) -> list[str]:
     if node.level != "healthy":
         name += " !"
     if status is not None:
-        version, model = status.version, status.model or "relay"
+        version, model = status.version, model_text(status)
         parameters = f"{status.parameters:,}" if status.parameters else ""
         if node.training == "LoRA":
             parameters += f", {status.trainable_parameters:,} trained (LoRA)"
@@ -152,14 +166,15 @@ def _is_used(seen: SeenByOthers | None) -> bool:
     return seen is not None and seen.sequences > 0
 
 
-def _help_table(nodes: tuple[NodeView, ...]) -> Table:
+def _help_table(nodes: tuple[NodeView, ...]) -> Grid:
     """Per author: what its samples were worth to the nodes that trained on them."""
     rows = [
         (short(node.peer_id), str(node.seen.helps), str(node.seen.harms), str(node.seen.unknown),
          f"{node.seen.sequences:,}", f"{node.seen.trained:,}", f"{node.seen.filtered:,}")
         for node in nodes if node.seen is not None and _is_used(node.seen)
     ]  # fmt: skip
-    return grid(("author", "helps nodes", "harms nodes", "unknown", "sequences used", "trained", "filtered"), rows)
+    names = ("author", "helps nodes", "harms nodes", "unknown", "sequences used", "trained", "filtered")
+    return Grid(names, rows, least=("filtered", "trained"))
 
 
 def _troubles(nodes: tuple[NodeView, ...]) -> Iterator[RenderableType]:

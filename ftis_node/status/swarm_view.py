@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ftis_node.errors import NoAnswer
 from ftis_node.status.snapshot import NodeStatus
 from ftis_node.status.state import Training
 
@@ -20,6 +21,10 @@ Reach = Literal["answers", "behind NAT", "no answer", "not asked"]
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+Failure = Literal[NoAnswer, "another identity", "unusable answer"]
+"""Why a node that was asked is not in the document with its own word."""
 
 
 class SeenByOthers(_Part):
@@ -54,6 +59,7 @@ class NodeView(_Part):
     reach: Reach
     level: LevelName
     reasons: tuple[str, ...] = Field(description="why the level isn't better")
+    failure: Failure | None = Field(default=None, description="why it did not answer here, for programs")
     notes: tuple[str, ...] = Field(description="what it says of others")
     state: str = Field(description="what it does or waits for, since when, until when")
     training: Training | None = Field(description="none for a relay")
@@ -81,7 +87,7 @@ class SwarmSummary(_Part):
     no_answer: int = Field(description="addresses that were asked in vain, and nobody is connected there")
     known_by_name: int = Field(description="ids that nodes list, without a connection")
     states: dict[str, int] = Field(description="nodes by what they do")
-    models: dict[str, int]
+    models: dict[str, int] = Field(description="relay for a relay, not loaded yet before a learner has its model")
     versions: dict[str, int]
     runs: dict[str, int]
     tokenizers: dict[str, int] = Field(description="by the first 12 digits of the fingerprint")

@@ -34,6 +34,8 @@ class Address:
 def parse_address(text: str, *, source: str, lowest_port: int = 1) -> Address:
     """Raises ConfigError naming the option (``source``), the value and the form that is allowed."""
     match = _FORM.match(text.strip())
+    if match is None and lowest_port == 0:  # where this machine listens
+        raise ConfigError(f"{source}: {text!r} is not an address; write host:port, for example 0.0.0.0:47100")
     if match is None:
         raise ConfigError(
             f"{source}: {text!r} is not an address; write host:port or peer-id@host:port"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import grpc
 
 from ftis_node.clock import now_ms
-from ftis_node.errors import ConfigError, WireError
+from ftis_node.errors import ConfigError, DialError, WireError
 from ftis_node.manifest import MAX_MANIFEST_BYTES, Run, parse_run
 from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.frames import EOF
@@ -36,6 +36,7 @@ from ftis_node.swarm.tls import (
     name_in,
     pinned_credentials,
     public_key_sha256,
+    silent,
 )
 from ftis_node.types import PeerId, RunId
 from ftis_node.wire.limits import MAX_MESSAGE_BYTES, MAX_STATUS_BYTES
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 RPC_SECONDS = 10.0
 FIRST_BACKOFF_SECONDS = 0.5
 RECHECK_SECONDS = 30.0
+
+Unanswered = TimeoutError | grpc.aio.AioRpcError | asyncio.InvalidStateError | WireError
+"""What a dial or a question to a peer raises when nothing comes of it."""
 
 ReportDial = Callable[[Address, str, float | None, PeerId | None], Awaitable[None]]
 Remembered = Callable[[Address], Awaitable[PeerId | None]]
@@ -65,13 +69,24 @@ def open_channel(
     return grpc.aio.secure_channel(address.target, pinned_credentials(certificate_pem), options=list(options.items()))
 
 
+def why_unanswered(error: Unanswered, seconds: float) -> WireError:
+    """The reason in words, as a DialError where no node answers; ``seconds`` is how long was waited at most."""
+    if isinstance(error, WireError):
+        return error
+    if isinstance(error, TimeoutError):
+        return silent(seconds)
+    if isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return DialError("not a node", "answers, but not as an ftis-node of this version does")
+    return DialError("silent", "does not answer: the connection breaks off")
+
+
 async def keep_dialling(
     address: Address, own: Self, gossip: Gossip, *, backoff_max: float, report: ReportDial, connected: Connected,
     remembered: Remembered, admit: Admit,
 ) -> None:  # fmt: skip
     """Keep one configured peer connected for as long as the node runs; backs off while it doesn't answer."""
     backoff, said = FIRST_BACKOFF_SECONDS, ""
-    while True:
+    while not gossip.stopping.is_set():
         started = asyncio.get_running_loop().time()
         try:
             reason, peer = await dial_once(address, own, gossip, report, connected, remembered, admit)
@@ -84,7 +99,9 @@ async def keep_dialling(
             reason = str(error)
             backoff = backoff_max
         except (TimeoutError, WireError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            reason = str(error) if isinstance(error, WireError) else "does not answer"
+            reason = str(why_unanswered(error, gossip.config.dial_seconds))
+        if gossip.stopping.is_set():
+            return
         if asyncio.get_running_loop().time() - started > RECHECK_SECONDS:
             backoff = FIRST_BACKOFF_SECONDS  # it was a good connection
         wait = backoff * random.uniform(0.7, 1.3)
@@ -195,11 +212,10 @@ async def fetch_status(address: Address, seconds: float = RPC_SECONDS) -> tuple[
                 reply = await stub.GetStatus(pb.StatusRequest())
                 # A node of a version before the record was part of the reply shows it with its manifest.
                 sealed = reply.record or (await stub.GetManifest(pb.ManifestRequest())).record
-    except TimeoutError as error:
-        raise WireError("does not answer") from error
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-        too_large = isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        raise WireError("answers with more than a status may have" if too_large else "does not answer") from error
+    except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        if isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise WireError("answers with more than a status may have") from error
+        raise why_unanswered(error, seconds) from error
     record = read_record(sealed)
     check_server_record(record, certificate_sha256=certificate_sha256(certificate), expected=address.peer_id)
     return bytes(reply.status_json), record

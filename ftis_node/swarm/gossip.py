@@ -98,6 +98,7 @@ class Gossip:
         self._own_id = own_id
         self.config = config
         self.sessions: dict[PeerId, Session] = {}
+        self.stopping = asyncio.Event()  # nobody is dialled any more
         self.counters = Counters()
         self._budget_in = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
         self._budget_out = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -70,7 +71,7 @@ class ReachProbe:
         if len(asked) == PROBES and (wait := asked[0] + WINDOW_SECONDS - now) > 0:
             raise ProbeRefused(
                 f"dials a range of addresses back {PROBES} times in {WINDOW_SECONDS:.0f} s at most; ask again in"
-                f" {wait:.0f} s"
+                f" {math.ceil(wait)} s"
             )
         asked.append(now)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import hashlib
+import os
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ftis_node.errors import HomeError, WireError
+from ftis_node.errors import DialError, HomeError
 from ftis_node.identity import write_private_file
 from ftis_node.swarm.addresses import Address
 
@@ -106,7 +108,7 @@ def public_key_sha256(pem: bytes) -> bytes:
 async def fetch_certificate(address: Address, seconds: float = FETCH_SECONDS) -> bytes:
     """The certificate (PEM) that answers there; nothing about it is believed yet.
 
-    Raises WireError when nobody answers or the answer isn't TLS.
+    Raises DialError when nobody answers or the answer isn't TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -116,18 +118,38 @@ async def fetch_certificate(address: Address, seconds: float = FETCH_SECONDS) ->
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
     except TimeoutError as error:
-        raise WireError("does not answer") from error
-    except ssl.SSLError as error:
-        raise WireError("answers, but not with TLS: is it an ftis-node?") from error
-    except OSError as error:
-        raise WireError("can't be reached") from error
+        raise silent(seconds) from error
+    except (OSError, UnicodeError) as error:
+        raise _dial_error(error) from error
     try:
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
         writer.transport.abort()
     if not der or len(der) > MAX_CERTIFICATE_BYTES:
-        raise WireError(f"shows a certificate of {len(der or b'')} bytes")
+        raise DialError("not a node", f"shows a certificate of {len(der or b'')} bytes")
     return ssl.DER_cert_to_PEM_cert(der).encode()
+
+
+def silent(seconds: float) -> DialError:
+    """What is thought of an address where nothing is said in time."""
+    return DialError("silent", f"does not answer within {seconds:.3g} s")
+
+
+def unresolved() -> DialError:
+    return DialError("unresolved", "can't be reached: its name does not resolve")
+
+
+def _dial_error(error: OSError | UnicodeError) -> DialError:
+    """Why there is no TLS connection. ``status.judgement`` knows ``can't be reached`` by its beginning."""
+    if isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError):
+        return DialError("not a node", "answers, but not with TLS: is it an ftis-node?")
+    if isinstance(error, socket.gaierror | UnicodeError):  # the latter for a name that can't be one
+        return unresolved()
+    if isinstance(error, ConnectionRefusedError):
+        return DialError("refused", "can't be reached: connection refused, nothing listens there")
+    # Of several addresses asyncio tells all failures in one text and leaves the number out.
+    reason = os.strerror(error.errno).lower() if error.errno else str(error)
+    return DialError("unreachable", f"can't be reached: {reason[:120]}")
 
 
 def pinned_credentials(pem: bytes) -> grpc.ChannelCredentials:
@@ -136,13 +158,13 @@ def pinned_credentials(pem: bytes) -> grpc.ChannelCredentials:
 
 
 def name_in(pem: bytes) -> str:
-    """The name under which TLS must look for the pinned certificate. Raises WireError when it has none."""
+    """The name under which TLS must look for the pinned certificate. Raises DialError when it has none."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound) as error:
-        raise WireError("shows a certificate that can't be used: is it an ftis-node?") from error
+        raise DialError("not a node", "shows a certificate that can't be used: is it an ftis-node?") from error
     found = names.get_values_for_type(x509.DNSName)
     if NAME not in found:
-        raise WireError("shows a certificate of something else: is it an ftis-node?")
+        raise DialError("not a node", "shows a certificate of something else: is it an ftis-node?")
     return NAME

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar, get_args
 
 from ftis_node.errors import ConfigError, TaskError
@@ -71,6 +72,23 @@ def check_task(spec: TaskSpec, sources: TaskSources) -> Task:
     return task
 
 
+def check_files(names: Iterable[str], files: Mapping[str, str]) -> None:
+    """That the tasks' files are there, before anything is read. Raises TaskError, with what to do."""
+    for name in names:
+        if name.startswith(FILE_PREFIX) and name not in files:
+            raise TaskError(
+                f"task {name}: is a file that ftis-node doesn't have; get it from whoever started the run, and say"
+                f" where it lies with --data {name}=FILE"
+            )
+        if name not in files:
+            continue
+        try:
+            with Path(files[name]).expanduser().open("rb"):
+                pass
+        except OSError as error:
+            raise TaskError(f"task {name}: --data {files[name]}: can't be read: {error.strerror}") from error
+
+
 def _addition(parameters: Parameters, split: Split) -> Addition:
     _refuse_unknown("addition", parameters, {"terms", "smallest", "largest"})
     terms = _whole_number("addition", parameters, "terms", default=3, low=2, high=8)
@@ -110,11 +128,7 @@ def _questions(name: str, parameters: Parameters, sources: TaskSources) -> Quest
     _refuse_unknown(name, parameters, {"format", "shots", "compare"} if is_file else {"format", "shots"})
     compare = _choice(name, parameters, "compare", ("math", "text"))
     format_name, shots = _format(name, parameters)
-    if is_file and name not in sources.files:
-        raise TaskError(
-            f"task {name}: is a file that ftis-node doesn't have; get it from whoever started the run, and say where it"
-            f" lies with --data {name}=FILE"
-        )
+    check_files([name] if is_file else [], {name: sources.files[name]} if name in sources.files else {})
     read = {"gsm8k": read_gsm8k, "gsm8k:test": read_gsm8k, "math500": read_math500}.get(name, read_question)
     questions = questions_from(name, sources.files.get(name), read)
     if len(questions) <= shots:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftis_node.errors import TaskError
+from ftis_node.hub import why_only_the_cache
 from ftis_node.tasks.task import Shot
 
 LONGEST_LINE = 1_000_000
@@ -113,6 +114,7 @@ def _parquet(path: Path) -> Iterable[tuple[int, Any]]:
 
 
 def _from_hub(name: str, data: HubData) -> Iterable[tuple[int, Any]]:
+    offline = why_only_the_cache()  # before datasets is imported, which looks only then
     from datasets import load_dataset
     from datasets.utils.logging import disable_progress_bar
 
@@ -121,8 +123,9 @@ def _from_hub(name: str, data: HubData) -> Iterable[tuple[int, Any]]:
         rows = load_dataset(data.repository, data.subset, split=data.split, revision=data.revision)
         return list(enumerate(rows, start=1))
     except Exception as error:  # whatever the hub, the network or the cache have to say
+        reason = _first_line(error) if offline is None else f"{offline}, and it is not in the cache"
         raise TaskError(
-            f"task {name}: {data.repository} can't be loaded from the hub: {_first_line(error)}; a local copy is taken"
+            f"task {name}: {data.repository} can't be loaded from the hub: {reason}; a local copy is taken"
             f" with --data {name}=FILE (JSON lines or parquet)"
         ) from error
 

@@ -22,7 +22,7 @@ import torch
 
 from ftis_node.config import LoraConfig, ModelConfig
 from ftis_node.evaluate import greedy_accuracy
-from ftis_node.model_files import BUILTIN_FOLDER
+from ftis_node.model_places import BUILTIN_FOLDER
 from ftis_node.models import LoadedModel, load_model
 from ftis_node.rollout.engine import RolloutEngine
 from ftis_node.rollout.transformers import TransformersEngine

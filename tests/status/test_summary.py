@@ -287,3 +287,13 @@ def test_the_document_of_a_swarm_holds_of_each_node_only_those_connected() -> No
     assert held is not None
     assert [p.peer_id for p in held.peers] == [B]
     assert HealthDocument.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_node_that_loads_its_model_is_no_relay() -> None:
+    """Only who says that it is a relay is counted as one; one that had a model in an earlier life is none now."""
+    loading = status(A, model="", parameters=0, trainable_parameters=0, activity="loading the run's data and the model")
+    relays = status(B, learner="none: this is a relay", model=""), status(C, learner="none: this is a relay")
+    made = document(loading, *relays, status(D))
+    assert made.swarm is not None
+    assert made.swarm.models == {"not loaded yet": 1, "relay": 2, "tiny": 1}
+    assert text_of(made).count("not loaded yet") == 2, "in the summary and in the node's row"
