@@ -88,13 +88,15 @@ def test_two_daemons_measure_whether_they_help_each_other(tmp_path: Path) -> Non
     run = write_run(tmp_path, group_size=8)
     sets = ("training.groups_per_step=12", "training.agreement_every=1", "training.max_rounds=6", "training.seed=1",
             "training.start_peers=1", "training.min_own_share=0.5", "caps.newcomer_share=1.0")  # fmt: skip
+    by_use = ("model.name='builtin:large'", "training.peer_weighting='usefulness'", "ftis.kl_threshold='auto'")
     with (
         Daemon(tmp_path / "a", run=run, sets=sets) as a,
-        Daemon(tmp_path / "b", peers=(a.address(),), sets=(*sets, "model.name='builtin:large'")) as b,
+        Daemon(tmp_path / "b", peers=(a.address(),), sets=(*sets, *by_use)) as b,
     ):
         for node in (a, b):
             status = node.finished()
             (peer,) = status.peers
+            assert (peer.weight is not None) is (node is b)
             assert peer.trained > 0
             assert peer.sequences >= peer.trained + peer.filtered + peer.zero_advantage
             for agreement in (peer.agreement, status.own_agreement, status.peers_agreement):
@@ -102,6 +104,8 @@ def test_two_daemons_measure_whether_they_help_each_other(tmp_path: Path) -> Non
                 assert agreement.low is not None
             assert status.last_round is not None
             assert status.last_round.totals.seconds.measuring > 0
+            assert status.last_round.kl_threshold is not None
+            assert (status.last_round.kl_threshold == 50.0) is (node is a)
 
 
 def test_sigterm_restart_and_a_second_daemon(tmp_path: Path) -> None:

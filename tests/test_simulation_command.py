@@ -172,6 +172,16 @@ def test_jobs_end_when_their_parent_is_killed(tmp_path: Path) -> None:
             "node.training.max_rounds: has no meaning",
         ),
         ("[node]", '[node]\nnetwork.dht = "off"', "node.network: has no meaning for a party of a simulation"),
+        (
+            "eval_every = 2\ncheckpoint_every = 2\n\n",
+            'collaboration = "horizontal"\n\n[node.ftis]\nkl_threshold = "auto"\n\n',
+            "node.ftis.kl_threshold must be a number with collaboration = 'horizontal'",
+        ),
+        (
+            "agreement_every = 0",
+            'agreement_every = 0, peer_weighting = "usefulness"',
+            "peer_weighting = 'usefulness' needs measurements: agreement_every must be at least 1",
+        ),
         ("[node]", '[node]\nftis.kl_estimator = "k1_sum"', "kl_threshold must be set for kl_estimator = 'k1_sum'"),
         ("[run]", "[run", "not valid TOML"),
     ],
