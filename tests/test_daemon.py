@@ -255,24 +255,3 @@ def test_sigkill_and_resume(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_sigkill_at_twenty_random_moments_and_resume(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, times=20, seed=2)
-
-
-@pytest.mark.slow
-def test_three_equal_daemons_do_not_wait_for_each_other_until_their_timeouts(tmp_path: Path) -> None:
-    """Each has what the others can give and none makes more: they would do a round in every ``collect_timeout``."""
-    sets = (
-        "training.groups_per_step=6", "training.min_own_share=0.34", "training.collect_timeout=60",
-        "training.learning_rate=1e-4", "caps.newcomer_groups=0", "caps.range_share=1.0", "status.address='off'",
-    )  # fmt: skip
-    run = write_run(tmp_path)
-    with Daemon(tmp_path / "a", run=run, sets=sets) as a:
-        address = (a.address(),)
-        with (
-            Daemon(tmp_path / "b", peers=address, sets=sets) as b,
-            Daemon(tmp_path / "c", peers=address, sets=sets) as c,
-        ):
-            for node in (a, b, c):
-                node.until(lambda s: len([p for p in s.peers if p.trained]) == 2, "it trains on both peers' samples")
-            reached = max(last.round for node in (a, b, c) if (last := node.status().last_round) is not None)
-            for node in (a, b, c):
-                node.after_round(reached + 30, seconds=120)
