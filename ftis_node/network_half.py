@@ -17,11 +17,13 @@ from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
 from ftis_node.database_thread import DatabaseThread
 from ftis_node.dht import DhtMember
+from ftis_node.errors import HomeError
 from ftis_node.exchange import BatchExchange
 from ftis_node.identity import Identity
 from ftis_node.manifest import Run
 from ftis_node.membership import Membership
 from ftis_node.status.snapshot import read_status
+from ftis_node.store.schema import STORE_FILE
 from ftis_node.swarm.addresses import Address, parse_address
 from ftis_node.swarm.gossip import Gossip
 from ftis_node.swarm.handshake import Reach, Self
@@ -39,6 +41,7 @@ STATUS_SECONDS = 1.0
 TWIN_SECONDS = 60.0
 CLOCK_SECONDS = 2.0
 CLOCK_STEP_SECONDS = 5.0
+HOME_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -115,12 +118,15 @@ class NetworkHalf:
         return bound
 
     async def serve(self) -> None:
-        """Publish, prune and keep connected, until cancelled. An error in one of them is a bug, and ends all."""
+        """Publish, prune and keep connected, until cancelled. Raises HomeError when the home is gone; any other error is
+        a bug, and ends all too.
+        """
         tasks = [
             asyncio.create_task(self._publish_forever()),
             asyncio.create_task(self._prune_forever()),
             asyncio.create_task(self._membership.run()),
             asyncio.create_task(self._watch_clock()),
+            asyncio.create_task(self._watch_home()),
         ]
         try:
             await asyncio.gather(*tasks)
@@ -184,6 +190,19 @@ class NetworkHalf:
             if before - ahead > CLOCK_STEP_SECONDS:
                 log.error("this machine's clock was set back by %.0f s", before - ahead)
                 await self.put_of_this_process("clock", f"{before - ahead:.0f}")
+
+    async def _watch_home(self) -> None:
+        """The open store of a home that was deleted can be written for ever, and nobody will find it again."""
+        store = self._party.home / STORE_FILE
+        opened = store.stat()
+        while True:
+            await asyncio.sleep(HOME_SECONDS)
+            try:
+                there = store.stat()
+            except FileNotFoundError:
+                there = None
+            if there is None or (there.st_dev, there.st_ino) != (opened.st_dev, opened.st_ino):
+                raise HomeError(f"{store}: was deleted or replaced while the node ran; nothing can be kept any more")
 
     # --- what is reported -------------------------------------------------------------------
 

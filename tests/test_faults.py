@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -168,6 +169,17 @@ def test_a_node_stops_in_order_in_a_read_only_home(tmp_path: Path) -> None:
         with Daemon(node.home, sets=FAST) as again:
             goes_on(again)
         assert before <= published_of(node.home)
+
+
+def test_a_home_that_is_deleted_ends_the_node_in_one_line(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    with Daemon(tmp_path / "node", run=run, sets=FAST) as node:
+        node.after_round(1)
+        shutil.rmtree(node.home, ignore_errors=True)
+        assert node.process.wait(60) == 1
+        ended = node.log.splitlines()[-1]
+    assert ended.startswith("ftis-node: ")
+    assert "was deleted or replaced while the node ran" in ended
 
 
 def test_a_home_on_a_read_only_disk_is_one_line(tmp_path: Path) -> None:
