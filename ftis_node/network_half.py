@@ -118,8 +118,8 @@ class NetworkHalf:
         return bound
 
     async def serve(self) -> None:
-        """Publish, prune and keep connected, until cancelled. Raises HomeError when the home is gone; any other error is
-        a bug, and ends all too.
+        """Publish, prune and keep connected, until cancelled. An error in one of them ends all: HomeError when the home
+        is gone, any other is a bug.
         """
         tasks = [
             asyncio.create_task(self._publish_forever()),
