@@ -8,13 +8,9 @@ for. Every table here is bounded, and every wait has a deadline.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import grpc
 
@@ -22,9 +18,10 @@ from ftis_node.config import NetworkConfig
 from ftis_node.errors import WireError
 from ftis_node.log import about
 from ftis_node.swarm import frames
-from ftis_node.swarm.addresses import Address
 from ftis_node.swarm.budget import Budget
+from ftis_node.swarm.exchange_port import Exchange
 from ftis_node.swarm.peers import Inbound, whom_to_replace
+from ftis_node.swarm.sending import Counters, Sender
 from ftis_node.swarm.session import BURST_SECONDS, Neighbour, Session
 from ftis_node.types import BatchName, PeerId, short_id
 from ftis_node.wire.limits import CHUNK_BYTES
@@ -34,60 +31,12 @@ log = logging.getLogger(__name__)
 
 COALESCE_SECONDS = 0.2
 HINTS_SECONDS = 30.0
-WRITE_SECONDS = 30.0
 WANTS_PER_NEIGHBOUR = 32
 OFFERS_PER_NEIGHBOUR = 20_000
 UPLOADS_PER_NEIGHBOUR = 4_096
 HELD_LATELY = 20_000
 LONGEST_THROTTLE_SECONDS = 10.0
 ALREADY_CONNECTED = "already connected the other way"
-
-
-class Exchange(Protocol):
-    """What gossip asks of the node that it works for."""
-
-    async def live(self) -> list[tuple[BatchName, int]]:
-        """Name and size of every batch that may be passed on, newest first."""
-        ...
-
-    async def unknown(self, names: list[BatchName]) -> set[BatchName]:
-        """Those that the node has never seen."""
-        ...
-
-    async def load(self, name: BatchName) -> bytes | None:
-        """The encoded batch."""
-        ...
-
-    async def deliver(self, name: BatchName, data: bytes, neighbour: Neighbour) -> bool:
-        """Verify and keep what a neighbour sent; whether it may be passed on."""
-        ...
-
-    async def addresses(self) -> list[tuple[PeerId, str]]:
-        """Where peers can be dialled that the node found there itself."""
-        ...
-
-    async def learn(self, addresses: list[Address]) -> None:
-        """A neighbour's hints where others can be dialled."""
-        ...
-
-    async def twin(self, sealed: bytes) -> None:
-        """A neighbour shows what may be the record of a second daemon with this node's identity."""
-        ...
-
-    async def fault(self, neighbour: Neighbour, reason: str, detail: str) -> None:
-        """A neighbour broke the protocol."""
-        ...
-
-
-@dataclass
-class Counters:
-    """What has passed since the start, over all sessions. ``payloads_in`` counts whole batches, repeated ones too."""
-
-    messages_in: int = 0
-    messages_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    payloads_in: int = 0
 
 
 class Gossip:
@@ -101,7 +50,7 @@ class Gossip:
         self.stopping = asyncio.Event()  # nobody is dialled any more
         self.counters = Counters()
         self._budget_in = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
-        self._budget_out = Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS)
+        self._sender = Sender(exchange, Budget(config.bytes_per_second, burst_seconds=BURST_SECONDS), self.counters)
         self._asked_of: dict[BatchName, Session] = {}
         self._being_checked: set[BatchName] = set()
         # Made here or come lately: known without asking the exchange.
@@ -161,7 +110,12 @@ class Gossip:
         """Serve an admitted session until it ends; returns why it ended."""
         tasks = [
             asyncio.create_task(coroutine)
-            for coroutine in (self._read(session), self._write(session), self._tick(session), session.closed.wait())
+            for coroutine in (
+                self._read(session),
+                self._sender.run(session),
+                self._tick(session),
+                session.closed.wait(),
+            )
         ]
         try:
             for name, size in reversed(await self._exchange.live()):  # the newest last, as later ones follow
@@ -379,43 +333,6 @@ class Gossip:
                 )
                 for other in self.sessions.values():
                     self._ask(other)
-
-    # --- writing ----------------------------------------------------------------------------
-
-    async def _write(self, session: Session) -> None:
-        """Control frames first, then announcements when they are due, then one chunk at a time."""
-        chunks: Iterator[pb.Frame] = iter(())
-        loop = asyncio.get_running_loop()
-        while True:
-            if session.control:
-                await self._send(session, session.control.popleft())
-            elif session.announcements and loop.time() >= session.announce_at:
-                batches = list(session.announcements.items())
-                session.announcements.clear()
-                for frame in frames.have_frames(batches):
-                    await self._send(session, frame)
-            elif (chunk := next(chunks, None)) is not None:
-                await self._send(session, chunk)
-                now = time.monotonic()
-                size = chunk.ByteSize()
-                await asyncio.sleep(max(session.budget_out.spend(size, now), self._budget_out.spend(size, now)))
-            elif session.uploads:
-                name = session.uploads.popleft()
-                chunks = iter(frames.chunk_frames(name, await self._exchange.load(name)))
-            else:
-                session.wake.clear()
-                due = session.announce_at - loop.time() if session.announcements else None
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(due):
-                        await session.wake.wait()
-
-    async def _send(self, session: Session, frame: pb.Frame) -> None:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await session.stream.write(frame)
-        size = frame.ByteSize()
-        session.bytes_out += size
-        self.counters.bytes_out += size
-        self.counters.messages_out += 1
 
 
 def _explain(error: BaseException) -> str:
