@@ -64,6 +64,7 @@ def _large(name: str, seed: int, *stages: Stage) -> Start:
 
 SUMS, DIFFERENCES = _mixture(0.3, 0.3, 0.2, 0.2), _mixture(0.1, 0.15, 0.05, 0.7)
 BOTH = _school(900, 1e-3), _habit(50, 5e-4, step_by_step=0.35), _habit(40, 5e-4, step_by_step=0.25)
+GUESSED_SUMS = _mixture(0.4, 0.2, 0.3, 0.1)
 A_LITTLE_MORE = _mixture(0.1, 0.1, 0.1, 0.7)  # or differences stay at the floor
 
 STARTS = (
@@ -72,7 +73,10 @@ STARTS = (
     _large("large", 12, *BOTH),
     _large("large-b", 17, *BOTH),
     _large("adder", 13, _school(600, 1e-3, SUMS), _habit(50, 5e-4, 0.35, SUMS), _habit(60, 5e-4, 0.5, A_LITTLE_MORE)),
-    _large("subtracter", 14, _school(900, 1e-3, DIFFERENCES), _habit(50, 5e-4, 0.35, DIFFERENCES)),
+    _large(
+        "subtracter", 14, _school(900, 1e-3, DIFFERENCES), _habit(50, 5e-4, 0.35, DIFFERENCES),
+        _habit(40, 5e-4, 0.25, GUESSED_SUMS),
+    ),
     Start(
         "merged", hidden=64, layers=2, seed=15, base=BUILTIN_FOLDER / "merged", merges=MERGES,
         stages=(_school(2400, 2e-3), _habit(80, 1e-3, step_by_step=0.35)),
