@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scripts.studies.intervals import interval
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line in a plot: x and y, or several seeds' mean."""
+    """A line in a plot. ``half``: of the 95 % interval around each y, where there are several seeds."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    half: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,15 @@ class Report:
 def learning_curves(title: str, party: str, runs: dict[str, Runs], distribution: str = "in") -> Panel:
     """Accuracy over rounds of one party, a line for each simulation."""
     where = "in distribution" if distribution == "in" else "out of distribution"
-    curves = tuple(
-        Curve(label, *each.curve(party, distribution)) for label, each in runs.items() if party in each.parties
-    )
-    return Panel(title, "round", f"accuracy {where}", curves)
+    curves = tuple(_curve(label, each, party, distribution) for label, each in runs.items() if party in each.parties)
+    return Panel(f"{title}, {where}", "round", "accuracy", curves)
+
+
+def _curve(label: str, runs: Runs, party: str, distribution: str) -> Curve:
+    rounds = runs.evaluated()
+    found = [interval(runs.at(n, party, runs.sets(distribution))) for n in rounds]
+    half = [each.high - each.mean for each in found] if len(runs.results) > 1 else []
+    return Curve(label, rounds, [each.mean for each in found], half)
 
 
 def draw(panels: Sequence[Panel], path: Path) -> None:
@@ -83,9 +91,13 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     styles = ("-", "--", "-.", ":")
     for number, curve in enumerate(panel.curves):
-        axes.plot(
+        (line,) = axes.plot(
             curve.x, curve.y, styles[number // 10 % 4], label=curve.label, marker="." if len(curve.x) < 20 else ""
         )
+        if curve.half:
+            low = [y - half for y, half in zip(curve.y, curve.half, strict=True)]
+            high = [y + half for y, half in zip(curve.y, curve.half, strict=True)]
+            axes.fill_between(curve.x, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
