@@ -87,17 +87,18 @@ def report(setting: Setting, archive: Archive) -> Report:
     for party in MEASURED:
         rates = measured_rates(runs["1"], party)
         efforts = {
-            count: [effort(r, party, each.sets("in"), setting.target, rates) for r in each.results]
+            count: [effort(r, party, each.sets("in"), setting.targets[party], rates) for r in each.results]
             for count, each in runs.items()
         }
         rows += [_row(party, count, runs[count], efforts[count], efforts["1"]) for count in names]
         panels.append(_by_tokens(party, runs))
     heading = (
-        "party", "parties", "at the end", f"seeds that reach {100 * setting.target:.0f}", "rounds", "own tokens",
+        "party", "parties", "at the end", "seeds that reach it", "rounds", "own tokens",
         "of alone's", "modelled seconds", "of alone's",
     )  # fmt: skip
+    targets = " and ".join(f"{100 * setting.targets[party]:.0f} ({party})" for party in MEASURED)
     caption = (
-        f"Until {100 * setting.target:.0f} points in distribution. Time is modelled: own tokens and trained tokens at"
+        f"Until {targets} points in distribution. Time is modelled: own tokens and trained tokens at"
         " the rates measured alone; waiting for peers and the network are not in it."
     )
     return Report((Table(caption, heading, tuple(rows)),), tuple(panels))
