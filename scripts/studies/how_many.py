@@ -107,7 +107,8 @@ def report(setting: Setting, archive: Archive) -> Report:
 def _row(
     party: str, count: str, runs: Runs, efforts: list[Effort | None], alone: list[Effort | None]
 ) -> tuple[str, ...]:
-    both = [(a, b) for a, b in zip(efforts, alone, strict=True) if a is not None and b is not None]
+    # Where alone starts above the target there is nothing to compare with.
+    both = [(a, b) for a, b in zip(efforts, alone, strict=True) if a is not None and b is not None and b.own_tokens > 0]
     reached = [e for e in efforts if e is not None]
     if not reached:
         return (party, count, interval(runs.end(party)).in_points(), f"0 of {len(efforts)}", "", "", "", "", "")
