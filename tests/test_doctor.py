@@ -112,7 +112,7 @@ def test_much_that_is_broken_at_once(tmp_path: Path) -> None:
     assert levels(found, "failure") == {"identity", "peers", "run", "port", "model"}, found
     assert found["identity"]["advice"] == f"chmod 600 {home / KEY_FILE}"
     assert "127.0.0.1:9: can't be reached" in found["peers"]["found"]
-    assert f"{listen}: Address already in use" in found["port"]["found"]
+    assert f"{listen}: can't listen there: Address already in use" in found["port"]["found"]
     assert "there is no such built-in model" in found["model"]["found"]
     assert "not checked, because there is no model" in found["tokenizer"]["found"]
     assert "not checked" in found["step"]["found"]

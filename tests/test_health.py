@@ -25,7 +25,9 @@ def command(*arguments: str) -> list[str]:
 
 
 def health(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+    # Said outright: what readline has put there for this process (COLUMNS) would be inherited else.
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
 async def asked(*arguments: str) -> tuple[int, dict]:

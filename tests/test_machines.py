@@ -220,7 +220,7 @@ def test_the_swarm_goes_on_when_every_bootstrap_dies(relays: Relays) -> None:
             prefix=stranger.prefix,
         )  # fmt: skip
         with daemon:
-            said = "waiting for the run manifest: none of"
+            said = f"waiting for the run manifest: {first.address}:{PORT} can't be reached"
             until(lambda: said in daemon.log, "the stranger says what it waits for", 30, lambda: daemon.log)
             assert daemon.terminate() == 0
 

@@ -136,7 +136,7 @@ def _node(answer: Answer, seen: SeenByOthers | None) -> NodeView:
     status = answer.status
     silence = Judgement(Level.UNREACHABLE, (answer.failure, *answer.faults))
     judgement = silence if status is None else judge(status)
-    reach: Reach = "answers" if status is not None else "no answer"
+    reach: Reach = "answers" if _answers(answer) else "no answer"
     return NodeView(
         asked=answer.asked,
         named=answer.named,

@@ -84,5 +84,7 @@ class StoreConnection(sqlite3.Connection):
 
     def _look(self) -> None:
         file = self.index_file
-        if file is not None and not os.access(file, os.W_OK) and file.exists():
+        if file is None or os.access(file, os.W_OK) or not file.exists():
+            return
+        if not os.access(file, os.W_OK):  # or it has just been made
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))

@@ -88,3 +88,20 @@ def test_a_store_with_a_page_that_a_failing_disk_has_changed_ends_the_node_with_
             lines.add(str(error))
     assert lines
     assert all(line.startswith(f"{path}: ") for line in lines)
+
+
+def test_an_index_that_has_just_been_made_is_no_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that come and go delete it and make it while the store is opened."""
+    database = open_database(tmp_path, durable=True)
+    made = tmp_path / "made-shm"
+    database.index_file = made  # type: ignore[attr-defined]
+    access = os.access
+
+    def made_right_afterwards(path: Path, mode: int) -> bool:
+        found = access(path, mode)
+        made.touch()
+        return found
+
+    monkeypatch.setattr(os, "access", made_right_afterwards)
+    database.execute("DELETE FROM network_state")
+    database.close()

@@ -54,7 +54,7 @@ def test_another_recipe_is_another_folder() -> None:
 
 
 def test_an_unknown_start_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no start 'huge'; there are small, large"):
+    with pytest.raises(ValueError, match="no start 'huge'; there are small, small-b, large"):
         make_starts(tmp_path, ["huge"])
 
 
