@@ -174,7 +174,7 @@ def _look_into(path: Path, mode: str) -> tuple[sqlite3.Connection, int]:
     database = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=2.0, isolation_level=None)
     try:
         return database, int(database.execute("PRAGMA user_version").fetchone()[0])
-    except BaseException:
+    except BaseException:  # a stop signal too must not leave it open
         database.close()
         raise
 
