@@ -19,6 +19,7 @@ from types import ModuleType
 from ftis_node.commands.simulate import run_simulations
 from ftis_node.errors import FtisError
 from scripts.studies import (
+    controls,
     direction,
     foreign_tokenizers,
     harm,
@@ -38,7 +39,8 @@ from scripts.studies.starts import make_starts, start_folders
 STUDIES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        learning_rate, which_part, heterogeneity, threshold, direction, foreign_tokenizers, how_many, staleness, harm
+        learning_rate, which_part, heterogeneity, threshold, direction, foreign_tokenizers, how_many, staleness, harm,
+        controls,
     )
 }  # fmt: skip
 
