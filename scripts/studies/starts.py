@@ -115,7 +115,7 @@ def _recipe_hash(start: Start) -> str:
 
 
 def _make(start: Start, folder: Path) -> None:
-    """Written under another name first, so that a folder that is there is whole."""
+    """Written under another name first, so that a folder that is there is whole; one that is there by then is left."""
     with _deterministic():
         model, tokenizer = school(start)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
@@ -123,6 +123,10 @@ def _make(start: Start, folder: Path) -> None:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
+    except OSError:
+        # Another process that made the same start may have been first.
+        if not folder.exists():
+            raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

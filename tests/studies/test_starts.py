@@ -48,6 +48,14 @@ def test_a_start_is_loaded_like_any_model(short: dict[str, Start], tmp_path: Pat
     assert len(loaded.tokenize("24+13")) == (3 if name == "merged" else 5)
 
 
+def test_who_is_second_with_a_start_keeps_the_first_ones(short: dict[str, Start], tmp_path: Path) -> None:
+    first = make_starts(tmp_path, ["small"])["small"]
+    before = (first / "model.safetensors").stat().st_ino
+    starts._make(short["small"], first)
+    assert (first / "model.safetensors").stat().st_ino == before
+    assert [path.name for path in tmp_path.iterdir()] == [first.name]
+
+
 def test_another_recipe_is_another_folder() -> None:
     changed = replace(STARTS[0], seed=STARTS[0].seed + 1000)
     assert len({starts._recipe_hash(start) for start in (*STARTS, changed)}) == len(STARTS) + 1
