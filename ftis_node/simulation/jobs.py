@@ -48,16 +48,20 @@ def run_jobs(jobs: Sequence[Job], output: Path, *, processes: int, stop: Callabl
 
 def _run(jobs: Sequence[tuple[int, Job]], output: Path, stop: Callable[[], bool], tell: Tell) -> bool:
     tune_malloc()
-    from ftis_node.simulation.runner import Study, prepare, simulate  # imports torch, which must come after tune_malloc
+    # These import torch, which must come after tune_malloc.
+    from ftis_node.simulation.evaluating import Evaluator
+    from ftis_node.simulation.runner import Study, prepare, simulate
 
     prepared: dict[str, Study] = {}
+    evaluator = Evaluator()
     for number, job in jobs:
         if stop():
             return False
         if job.spec.name not in prepared:
             prepared[job.spec.name] = prepare(job.spec)
         study = prepared[job.spec.name]
-        if simulate(study, job.seed, output, on_round=functools.partial(tell, number), stop=stop) is None:
+        on_round = functools.partial(tell, number)
+        if simulate(study, job.seed, output, evaluator=evaluator, on_round=on_round, stop=stop) is None:
             return False
     return True
 

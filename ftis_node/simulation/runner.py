@@ -11,13 +11,12 @@ from pathlib import Path
 
 import torch
 
-from ftis_node.evaluate import greedy_accuracy
 from ftis_node.manifest import Run
 from ftis_node.simulation import checkpoint
 from ftis_node.simulation.checkpoint import Progress
-from ftis_node.simulation.figures import DoneLine, EvaluationLine, RunLine, evaluation_line
+from ftis_node.simulation.evaluating import Evaluator, evaluations_due
+from ftis_node.simulation.figures import DoneLine, EvaluationLine, RunLine
 from ftis_node.simulation.lockstep import Lockstep
-from ftis_node.simulation.node import SimulatedNode
 from ftis_node.simulation.results import (
     SCHEMA_VERSION,
     ResultFile,
@@ -26,7 +25,7 @@ from ftis_node.simulation.results import (
     open_results,
     result_path,
 )
-from ftis_node.simulation.specification import EvaluationSet, SimulationSpec
+from ftis_node.simulation.specification import SimulationSpec
 from ftis_node.tasks.registry import build_task
 from ftis_node.tasks.task import Task
 
@@ -57,10 +56,12 @@ def prepare(spec: SimulationSpec) -> Study:
 
 
 def simulate(
-    study: Study, seed: int, directory: Path, *, on_round: OnRound | None = None, stop: Callable[[], bool] | None = None
-) -> Path | None:
+    study: Study, seed: int, directory: Path, *, evaluator: Evaluator | None = None, on_round: OnRound | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Path | None:  # fmt: skip
     """Run one seed to its end; returns the result file, or None when ``stop`` said so and a checkpoint was written.
 
+    ``evaluator`` is given where several runs are made that begin with the same weights.
     A file that is whole is left as it is, one that isn't goes on from its checkpoint. Raises FtisError.
     """
     tell, must_stop = on_round or _nobody, stop or _never
@@ -72,7 +73,7 @@ def simulate(
             if results.is_whole():
                 tell(study.spec.rounds)
                 return path
-        return path if _Simulation(study, seed, results).finish(tell, must_stop) else None
+        return path if _Simulation(study, seed, results, evaluator or Evaluator()).finish(tell, must_stop) else None
 
 
 def _nobody(done: int) -> None:
@@ -86,11 +87,12 @@ def _never() -> bool:
 class _Simulation:
     """A run that isn't whole."""
 
-    def __init__(self, study: Study, seed: int, results: ResultFile) -> None:
+    def __init__(self, study: Study, seed: int, results: ResultFile, evaluator: Evaluator) -> None:
         self._study = study
         self._spec = study.spec
         self._seed = seed
         self._results = results
+        self._evaluator = evaluator
         self._checkpoint = results.path.with_suffix(".checkpoint")
         torch.set_num_threads(self._spec.torch_threads)
         self._lockstep = Lockstep(self._spec, study.run, study.tasks, seed=seed)
@@ -144,23 +146,9 @@ class _Simulation:
 
     def _evaluate(self) -> Iterator[EvaluationLine]:
         """What is due after this round. Hostile parties are not measured."""
-        done, every = self._lockstep.round, self._spec.eval_every
-        at_an_end = done in (0, self._spec.rounds)
-        if not at_an_end and not (every and done % every == 0):
-            return
+        done = self._lockstep.round
         for node in self._lockstep.nodes:
             if node.spec.harm is None:
-                for wanted in self._spec.evaluations:
-                    yield self._evaluate_one(node, wanted, at_an_end=at_an_end)
-
-    def _evaluate_one(self, node: SimulatedNode, wanted: EvaluationSet, *, at_an_end: bool) -> EvaluationLine:
-        items = wanted.items if at_an_end or wanted.items_between is None else wanted.items_between
-        started = time.monotonic()
-        found = greedy_accuracy(
-            node.party.engine,
-            node.party.loaded,
-            self._study.evaluations[wanted.name],
-            limit=items,
-            max_tokens=wanted.max_tokens or self._spec.run.limits.completion_tokens,
-        )
-        return evaluation_line(self._lockstep.round, node.spec.name, wanted, found, time.monotonic() - started)
+                for wanted in evaluations_due(self._spec, done):
+                    task = self._study.evaluations[wanted.name]
+                    yield self._evaluator.evaluate(self._spec, node, wanted, task, round_number=done)

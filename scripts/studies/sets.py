@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ftis_node.simulation.specification import EvaluationSet
 
@@ -16,12 +16,14 @@ TASKS: Mapping[str, tuple[str, dict[str, Any]]] = {
 """Tasks and their parameters. Each has at least 2,000 test items."""
 
 
-def evaluation_sets(items: int, between: int | None = None) -> tuple[EvaluationSet, ...]:
-    """Test items of every kind; at most ``items`` of each, ``between`` the start and the end fewer."""
-    return tuple(
-        EvaluationSet(
-            name=name, distribution="in" if name == "in" else "out", task=f"{task}:test", parameters=parameters,
-            items=items, items_between=between,
-        )
-        for name, (task, parameters) in TASKS.items()
+def evaluation_sets(items: int, between: Mapping[str, int] | None = None) -> tuple[EvaluationSet, ...]:
+    """Test items of every kind; at most ``items`` of each, fewer ``between`` the start and the end, by distribution."""
+    return tuple(_set(name, "in" if name == "in" else "out", items, between or {}) for name in TASKS)
+
+
+def _set(name: str, distribution: Literal["in", "out"], items: int, between: Mapping[str, int]) -> EvaluationSet:
+    task, parameters = TASKS[name]
+    return EvaluationSet(
+        name=name, distribution=distribution, task=f"{task}:test", parameters=parameters, items=items,
+        items_between=between.get(distribution),
     )  # fmt: skip

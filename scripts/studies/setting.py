@@ -127,7 +127,7 @@ def _with_both_skills(sets: tuple[EvaluationSet, ...]) -> tuple[EvaluationSet, .
 
 def tiny(starts: Mapping[str, Path]) -> Setting:
     """Starts are made by ``starts.py``; the rates are those that ``learning_rate.py`` found best."""
-    sets = evaluation_sets(2000, 500)
+    sets = evaluation_sets(2000, {"in": 500, "out": 100})
     return Setting(
         size="tiny",
         models={
