@@ -41,10 +41,13 @@ def simulations(setting: Setting) -> list[Planned]:
     seeds = setting.seeds.other
     honest = [
         Planned(setting.simulation("four-f-tis", FOUR), seeds),
-        Planned(setting.simulation("four-alone", FOUR, collaboration="alone"), seeds),
+        Planned(setting.simulation("four-alone", FOUR, collaboration="alone", **setting.less_evaluated), seeds),
     ]
     return honest + [
-        Planned(setting.simulation(_name(harm, defence), FOUR, harm={HOSTILE: hostile}, **fields), seeds)
+        Planned(
+            setting.simulation(_name(harm, defence), FOUR, harm={HOSTILE: hostile}, **fields, **setting.less_evaluated),
+            seeds,
+        )
         for harm, hostile in HARMS.items()
         for defence, fields in DEFENCES.items()
     ]

@@ -57,9 +57,11 @@ def simulations(setting: Setting) -> list[Planned]:
             continue
         seeds = setting.seeds.claim if value == AUTO else setting.seeds.other
         ftis: dict[str, Any] = {"kl_estimator": estimator, "kl_threshold": value}
-        plans.append(Planned(setting.simulation(_name(estimator, value), PAIR, ftis=ftis), seeds))
+        plans.append(
+            Planned(setting.simulation(_name(estimator, value), PAIR, ftis=ftis, **setting.less_evaluated), seeds)
+        )
     for label, value in TRUNCATIONS:
-        spec = setting.simulation(f"truncation-{label}", PAIR, ftis={"truncation": value})
+        spec = setting.simulation(f"truncation-{label}", PAIR, ftis={"truncation": value}, **setting.less_evaluated)
         plans.append(Planned(spec, setting.seeds.other))
     return plans
 
