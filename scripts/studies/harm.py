@@ -41,11 +41,13 @@ def simulations(setting: Setting) -> list[Planned]:
     seeds = setting.seeds.other
     honest = [
         Planned(setting.simulation("four-f-tis", FOUR), seeds),
-        Planned(setting.simulation("four-alone", FOUR, collaboration="alone", **setting.less_evaluated), seeds),
+        Planned(setting.simulation("four-alone", FOUR, collaboration="alone", **setting.evaluated_inside), seeds),
     ]
     return honest + [
         Planned(
-            setting.simulation(_name(harm, defence), FOUR, harm={HOSTILE: hostile}, **fields, **setting.less_evaluated),
+            setting.simulation(
+                _name(harm, defence), FOUR, harm={HOSTILE: hostile}, **fields, **setting.evaluated_inside
+            ),
             seeds,
         )
         for harm, hostile in HARMS.items()

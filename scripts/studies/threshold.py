@@ -58,10 +58,10 @@ def simulations(setting: Setting) -> list[Planned]:
         seeds = setting.seeds.claim if value == AUTO else setting.seeds.other
         ftis: dict[str, Any] = {"kl_estimator": estimator, "kl_threshold": value}
         plans.append(
-            Planned(setting.simulation(_name(estimator, value), PAIR, ftis=ftis, **setting.less_evaluated), seeds)
+            Planned(setting.simulation(_name(estimator, value), PAIR, ftis=ftis, **setting.evaluated_inside), seeds)
         )
     for label, value in TRUNCATIONS:
-        spec = setting.simulation(f"truncation-{label}", PAIR, ftis={"truncation": value}, **setting.less_evaluated)
+        spec = setting.simulation(f"truncation-{label}", PAIR, ftis={"truncation": value}, **setting.evaluated_inside)
         plans.append(Planned(spec, setting.seeds.other))
     return plans
 
