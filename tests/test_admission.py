@@ -124,10 +124,15 @@ def test_daemons_of_a_run_by_invitation(tmp_path: Path, capsys: pytest.CaptureFi
         with Daemon(tmp_path / "stranger", peers=address, command="relay") as stranger:
             assert stranger.process.wait(30) == 2
             assert "this run is by invitation: ask its owner for one" in stranger.log
-        with Daemon(tmp_path / "guest", peers=address, arguments=invitation()) as guest:
+        invited = invitation()
+        with Daemon(tmp_path / "guest", peers=address, arguments=invited) as guest:
             owner.until(lambda s: s.received_batches > 0, "a batch of the guest arrives")
             assert guest.terminate() == 0
         with Daemon(tmp_path / "guest") as again:  # the accepted invitation is remembered
             again.until(lambda s: any(peer.connected for peer in s.peers), "the guest is back")
             assert again.terminate() == 0
+        with Daemon(tmp_path / "guest", arguments=invited) as kept:  # as in a unit file that nobody edits
+            kept.until(lambda s: any(peer.connected for peer in s.peers), "the guest is back once more")
+            assert "already a member by this invitation: --invitation isn't needed any more" in kept.log
+            assert kept.terminate() == 0
         assert owner.terminate() == 0

@@ -201,6 +201,22 @@ def test_a_batch_reaches_everybody_through_a_node_in_the_middle() -> None:
     asyncio.run(scenario())
 
 
+def test_who_loses_a_connection_dials_again_unless_it_is_stopping() -> None:
+    async def scenario() -> None:
+        stays, dials = Node(1), Node(2)
+        async with stays.serving(), dials.dialling(stays):
+            await until(lambda: stays.gossip.sessions, "the first connection")
+            dials.gossip.sessions[stays.peer_id].close("lost")
+            await until(lambda: dials.dials.count("connected") == 2, "the second connection")
+            dials.gossip.stopping.set()
+            dials.gossip.sessions[stays.peer_id].close("stopping")
+            await until(lambda: not stays.gossip.sessions, "the end of it")
+            await asyncio.sleep(1.0)  # several times the longest wait before another try
+            assert dials.dials.count("connected") == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_comes_back_gets_what_it_missed() -> None:
     async def scenario() -> None:
         stays, leaves = Node(1), Node(2)
