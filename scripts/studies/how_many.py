@@ -131,5 +131,5 @@ def _by_tokens(party: str, runs: Mapping[str, Runs]) -> Panel:
         rounds, accuracy = each.curve(party)
         tokens = each.of_rounds(party, lambda line: float(line.generated_tokens))
         per_round = interval(tokens).mean
-        curves.append(Curve(f"{count} parties", [n * per_round for n in rounds], accuracy))
+        curves.append(Curve("alone" if count == "1" else f"{count} parties", [n * per_round for n in rounds], accuracy))
     return Panel(f"{party} model", "own generated tokens", "accuracy in distribution", tuple(curves))
