@@ -30,8 +30,8 @@ def simulations(setting: Setting) -> list[Planned]:
     ]
     twins = [setting.simulation(f"twins-{model}", {model: model, f"{model}-twin": model}) for model in PAIR]
     return [
-        pair_alone(setting),
-        pair_with(setting, "f-tis"),
+        pair_alone(setting, seeds),
+        pair_with(setting, "f-tis", seeds),
         *(Planned(spec, seeds) for spec in [*fewer, *twins]),
     ]
 

@@ -14,7 +14,8 @@ def simulations(setting: Setting) -> list[Planned]:
     horizontal = setting.simulation("pair-horizontal", PAIR, collaboration="horizontal")
     half = horizontal.run.model_copy(update={"group_size": max(2, setting.group_size // 2)})
     horizontal = horizontal.model_copy(update={"run": half})
-    return [pair_alone(setting), pair_with(setting, "f-tis"), Planned(horizontal, setting.seeds.claim)]
+    seeds = setting.seeds.claim
+    return [pair_alone(setting, seeds), pair_with(setting, "f-tis", seeds), Planned(horizontal, seeds)]
 
 
 def report(setting: Setting, archive: Archive) -> Report:

@@ -18,17 +18,18 @@ PAIRS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def simulations(setting: Setting) -> list[Planned]:
-    plans = [pair_alone(setting), pair_with(setting, "f-tis")]
+    seeds = setting.seeds.claim
+    plans = [pair_alone(setting, seeds), pair_with(setting, "f-tis", seeds)]
     for name, parties, skills in (("expertise", EXPERTISE, True), ("trainable", TRAINABLE, False)):
         alone = setting.simulation(f"{name}-alone", parties, skills=skills, collaboration="alone")
         together = setting.simulation(f"{name}-f-tis", parties, skills=skills)
-        plans += [Planned(alone, setting.seeds.claim), Planned(together, setting.seeds.claim)]
+        plans += [Planned(alone, seeds), Planned(together, seeds)]
     for prefix, pair in PAIRS.values():
         weighted = setting.simulation(
             f"{prefix}-usefulness", pair, skills=prefix == "expertise",
             training={"peer_weighting": "usefulness", "agreement_every": 2},
         )  # fmt: skip
-        plans.append(Planned(weighted, setting.seeds.claim))
+        plans.append(Planned(weighted, seeds))
     return plans
 
 

@@ -12,13 +12,14 @@ AGES = (1, 2, 4, 8)
 
 
 def simulations(setting: Setting) -> list[Planned]:
+    seeds = setting.seeds.other
     return [
-        pair_alone(setting),
-        pair_with(setting, "f-tis"),
+        pair_alone(setting, seeds),
+        pair_with(setting, "f-tis", seeds),
         *(
             Planned(
                 setting.simulation(f"stale-{age}", PAIR, staleness=age, caps={"max_age_rounds": 2 * max(AGES)}),
-                setting.seeds.other,
+                seeds,
             )
             for age in AGES
         ),

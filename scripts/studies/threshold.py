@@ -51,18 +51,18 @@ def _arms(setting: Setting) -> list[tuple[str, float | str]]:
 
 
 def simulations(setting: Setting) -> list[Planned]:
-    plans = [pair_alone(setting), pair_with(setting, "f-tis"), pair_with(setting, "tis")]
+    seeds = setting.seeds.other
+    plans = [pair_alone(setting, seeds), *(pair_with(setting, method, seeds) for method in ("f-tis", "tis"))]
     for estimator, value in _arms(setting):
         if (estimator, value) == DEFAULT:
             continue
-        seeds = setting.seeds.claim if value == AUTO else setting.seeds.other
         ftis: dict[str, Any] = {"kl_estimator": estimator, "kl_threshold": value}
         plans.append(
             Planned(setting.simulation(_name(estimator, value), PAIR, ftis=ftis, **setting.evaluated_inside), seeds)
         )
     for label, value in TRUNCATIONS:
         spec = setting.simulation(f"truncation-{label}", PAIR, ftis={"truncation": value}, **setting.evaluated_inside)
-        plans.append(Planned(spec, setting.seeds.other))
+        plans.append(Planned(spec, seeds))
     return plans
 
 

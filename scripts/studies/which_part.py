@@ -11,17 +11,18 @@ METHODS = ("nois", "vis", "tis", "f-nois", "f-vis", "f-tis")
 PAIR = {"small": "small", "large": "large"}
 
 
-def pair_alone(setting: Setting) -> Planned:
+def pair_alone(setting: Setting, seeds: range) -> Planned:
     """The baseline of all studies of this pair."""
-    return Planned(setting.simulation("pair-alone", PAIR, collaboration="alone"), setting.seeds.headline)
+    return Planned(setting.simulation("pair-alone", PAIR, collaboration="alone"), seeds)
 
 
-def pair_with(setting: Setting, method: str) -> Planned:
-    return Planned(setting.simulation(f"pair-{method}", PAIR, ftis={"method": method}), setting.seeds.headline)
+def pair_with(setting: Setting, method: str, seeds: range) -> Planned:
+    return Planned(setting.simulation(f"pair-{method}", PAIR, ftis={"method": method}), seeds)
 
 
 def simulations(setting: Setting) -> list[Planned]:
-    return [pair_alone(setting), *(pair_with(setting, method) for method in METHODS)]
+    seeds = setting.seeds.headline
+    return [pair_alone(setting, seeds), *(pair_with(setting, method, seeds) for method in METHODS)]
 
 
 def report(setting: Setting, archive: Archive) -> Report:
