@@ -51,17 +51,19 @@ def report(setting: Setting, archive: Archive) -> Report:
         panels.append(learning_curves(f"{party} model", party, runs))
     heading = (
         "party", "method", "own tokens a round", "at the end", "minus alone", "minus alone with half",
-        "mean over rounds", "out, at the end",
+        "mean over rounds", "out, at the end", "minus alone", "minus alone with half",
     )  # fmt: skip
     return Report((Table("Accuracy in points.", heading, tuple(rows)),), tuple(panels))
 
 
 def _row(party: str, name: str, runs: Runs, alone: Runs, half: Runs) -> tuple[str, ...]:
-    end = runs.end(party)
+    end, out = runs.end(party), runs.end(party, "out")
     tokens = runs.of_rounds(party, lambda line: float(line.generated_tokens))
     return (
         party, name, f"{interval(tokens).mean:,.0f}", interval(end).in_points(),
         "" if runs is alone else paired(end, alone.end(party)).in_points(signed=True),
         "" if runs is half else paired(end, half.end(party)).in_points(signed=True),
-        interval(runs.mean_over_rounds(party)).in_points(), interval(runs.end(party, "out")).in_points(),
+        interval(runs.mean_over_rounds(party)).in_points(), interval(out).in_points(),
+        "" if runs is alone else paired(out, alone.end(party, "out")).in_points(signed=True),
+        "" if runs is half else paired(out, half.end(party, "out")).in_points(signed=True),
     )  # fmt: skip

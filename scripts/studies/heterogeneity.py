@@ -35,7 +35,7 @@ def simulations(setting: Setting) -> list[Planned]:
 
 def report(setting: Setting, archive: Archive) -> Report:
     seeds = len(setting.seeds.claim)
-    rows, panels, out_of_distribution = [], [], []
+    rows, panels, out_of_distribution, differences = [], [], [], []
     for kind, (prefix, parties) in PAIRS.items():
         runs = {name: archive.first(f"{prefix}-{name}", seeds) for name in ("alone", "f-tis", "usefulness")}
         for party in parties:
@@ -51,6 +51,8 @@ def report(setting: Setting, archive: Archive) -> Report:
                     )
                 )  # fmt: skip
             out_of_distribution.append([a - b for a, b in zip(runs["f-tis"].end(party, "out"), out_alone, strict=True)])
+            gained = paired(runs["usefulness"].end(party), runs["f-tis"].end(party))
+            differences.append((f"{kind}: {party}, usefulness minus f-tis, at the end", gained.in_points(signed=True)))
             panels.append(learning_curves(f"{kind}: {party}", party, runs))
     mean = [sum(values) / len(values) for values in zip(*out_of_distribution, strict=True)]
     heading = ("pair: party", "method", "at the end", "minus alone", "out, at the end", "minus alone")
@@ -58,7 +60,7 @@ def report(setting: Setting, archive: Archive) -> Report:
     return Report(
         (
             Table("Accuracy in points.", heading, tuple(rows)),
-            Table("Paired over seeds, in points.", ("difference", "points"), (claim,)),
+            Table("Paired over seeds, in points.", ("difference", "points"), (claim, *differences)),
         ),
         tuple(panels),
     )
