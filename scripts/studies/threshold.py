@@ -72,13 +72,15 @@ def report(setting: Setting, archive: Archive) -> Report:
     default = archive.first("pair-f-tis", seeds)
     unfiltered = archive.first("pair-tis", seeds)
     rows = [_row("no filter", "", unfiltered, alone)]
-    points: dict[str, dict[str, list[tuple[float, float]]]] = {party: {} for party in PAIR}
+    constant: dict[str, dict[float, Runs]] = {}
+    automatic: dict[str, Runs] = {}
     for estimator, value in _arms(setting):
         runs = default if (estimator, value) == DEFAULT else archive.first(_name(estimator, value), seeds)
         rows.append(_row(estimator, value if isinstance(value, str) else f"{value:g}", runs, alone))
-        if not isinstance(value, str):
-            for party in PAIR:
-                points[party].setdefault(estimator, []).append((value, interval(runs.end(party)).mean))
+        if isinstance(value, str):
+            automatic[estimator] = runs
+        else:
+            constant.setdefault(estimator, {})[value] = runs
     truncations = [
         _row(f"C = {label}", "", archive.first(f"truncation-{label}", seeds), alone) for label, _ in TRUNCATIONS
     ]
@@ -91,7 +93,7 @@ def report(setting: Setting, archive: Archive) -> Report:
             f"{party} model",
             "threshold g",
             "accuracy in distribution",
-            tuple(Curve(estimator, *zip(*known, strict=True)) for estimator, known in points[party].items()),
+            tuple(_by_threshold(estimator, constant[estimator], party) for estimator in constant),
             log_x=True,
         )
         for party in PAIR
@@ -100,6 +102,7 @@ def report(setting: Setting, archive: Archive) -> Report:
         (
             Table("Threshold g: accuracy in points, and the share of peers' A < 0 sequences that the filter took.",
                   heading, tuple(rows)),
+            _automatic(constant, automatic),
             Table("Truncation C, with k3 and g = 50.", heading, tuple(truncations)),
             _scales(default),
         ),
@@ -117,6 +120,29 @@ def _row(estimator: str, value: str, runs: Runs, alone: Runs) -> tuple[str, ...]
             f"{100 * interval(shares).mean:.0f} %" if shares else "",
         ]
     return (estimator, value, *cells)
+
+
+def _by_threshold(estimator: str, constant: Mapping[float, Runs], party: str) -> Curve:
+    found = [interval(runs.end(party)) for runs in constant.values()]
+    return Curve(estimator, list(constant), [each.mean for each in found], [each.high - each.mean for each in found])
+
+
+def _automatic(constant: Mapping[str, Mapping[float, Runs]], automatic: Mapping[str, Runs]) -> Table:
+    """Against the best constant, which was the best of several by chance too, and against all in the mean."""
+    rows = []
+    for estimator, auto in automatic.items():
+        for party in PAIR:
+            ends = {value: runs.end(party) for value, runs in constant[estimator].items()}
+            best = max(ends, key=lambda value: interval(ends[value]).mean)
+            mean = [sum(values) / len(values) for values in zip(*ends.values(), strict=True)]
+            rows.append(
+                (
+                    f"{estimator}, {party}", f"{best:g}", paired(auto.end(party), ends[best]).in_points(signed=True),
+                    paired(auto.end(party), mean).in_points(signed=True),
+                )
+            )  # fmt: skip
+    heading = ("estimator, party", "best constant g", "auto minus best", "auto minus the mean of all constants")
+    return Table("The automatic threshold, at the end, in points.", heading, tuple(rows))
 
 
 def _scales(runs: Runs) -> Table:
