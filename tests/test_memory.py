@@ -65,11 +65,9 @@ def test_what_torch_raises_is_told_apart() -> None:
     assert not is_out_of_memory(RuntimeError("shapes differ"))
 
 
-def trainer(model: Any, budget: int | None = None) -> Trainer:
-    return Trainer(
-        model, training=TrainingConfig(micro_batch_tokens=budget), ftis=FtisConfig(), learning_rate=1e-3,
-        temperature=1.0, pad_id=0,
-    )  # fmt: skip
+def trainer(model: Any, budget: int | None = None, *, update_epochs: int = 1) -> Trainer:
+    training = TrainingConfig(micro_batch_tokens=budget, update_epochs=update_epochs)
+    return Trainer(model, training=training, ftis=FtisConfig(), learning_rate=1e-3, temperature=1.0, pad_id=0)
 
 
 def small() -> Any:
@@ -121,6 +119,19 @@ def test_a_step_that_runs_out_is_done_again_in_halves_and_loses_nothing() -> Non
     tried.clear()
     limited.step(groups())
     assert max(tried) == 4, "the smaller size stays"
+
+
+def test_an_update_that_runs_out_after_another_on_the_same_batch_is_done_again_alone() -> None:
+    tight, roomy = small(), small()
+    limited = trainer(tight, update_epochs=2)
+    limited.micro_batch_tokens = 16 * 14
+    # Memory gets short behind the first of the two updates, as when another process takes it.
+    limited._optimizer.register_step_post_hook(lambda *_: limit_rows(tight, 4))
+    report, expected = limited.step(groups()), trainer(roomy, update_epochs=2).step(groups())
+    assert limited.micro_batch_tokens == 4 * 14
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    for (name, one), other in zip(tight.named_parameters(), roomy.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6), name
 
 
 def test_a_single_sequence_that_does_not_fit_is_said() -> None:

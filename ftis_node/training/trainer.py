@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -46,6 +46,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PROBE_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class _Update:
+    """What one pass over the batch came to; ``skipped`` says why the weights stayed as they were."""
+
+    tally: StepTally
+    gradient_norm: float | None = None
+    skipped: str | None = None
 
 
 def default_learning_rate(*, lora: bool) -> float:
@@ -120,21 +129,72 @@ class Trainer:
     def step(self, groups: Sequence[TrainingGroup]) -> StepReport:
         """Learn from exactly these groups; each counts in the mean, whatever becomes of its sequences.
 
-        When memory runs out, the whole step is done again in micro-batches of half the size, as often as needed.
-        Raises OutOfMemoryError when single sequences don't fit.
+        When memory runs out, the update that it ran out in is done again in micro-batches of half the size, as often as
+        needed. Raises OutOfMemoryError when single sequences don't fit.
         """
-        return self._in_smaller_pieces(groups, self._step)
+        batch = lay_out(groups, self._training.advantage_norm)
+        active, ftis = active_rows(batch), self._objective(batch)
+        started = time.monotonic()
+        old = None
+        if self._training.update_epochs > 1:
+            old = self._in_smaller_pieces(batch, lambda: self._passes.score_old(batch, active))
+        scored = time.monotonic()
+        update = self._updates(batch, active, ftis, old)
+        tally = update.tally
+        trained = time.monotonic()
+        if tally.mismatch_tokens == 0:
+            self._in_smaller_pieces(batch, lambda: self._passes.measure_mismatch(batch, tally))
+        done = time.monotonic()
+        if self._threshold_is_automatic:
+            self._history = threshold.observe(self._history, peers_divergences(batch, tally))
+        return StepReport(
+            stepped=update.skipped is None,
+            skipped_reason=update.skipped,
+            loss=tally.loss,
+            gradient_norm=update.gradient_norm,
+            importance_weight=tally.weight / tally.tokens if tally.tokens else None,
+            truncated_share=tally.truncated / tally.tokens if tally.tokens else None,
+            clipped_share=tally.clipped / tally.tokens if tally.tokens else None,
+            kl_threshold=_number(ftis),
+            own_logprob_mismatch=tally.mismatch / tally.mismatch_tokens if tally.mismatch_tokens else None,
+            groups=tuple(group_report(index, group, batch, tally) for index, group in enumerate(groups)),
+            sequences=sequence_reports(batch, tally),
+            offending=tuple(batch.positions[row] for row in sorted(tally.offending)),
+            tokens_trained=tally.tokens,
+            seconds_scoring=(scored - started) + (done - trained),
+            seconds_training=trained - scored,
+        )
+
+    def _updates(
+        self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None
+    ) -> _Update:
+        """``update_epochs`` of them, or until one is skipped; returns the last that moved the weights, if any did."""
+        last = _Update(StepTally(), skipped="no sequence has an advantage")
+        for epoch in range(self._training.update_epochs if rows else 0):
+            update = self._in_smaller_pieces(batch, lambda: self._update(batch, rows, ftis, old))
+            if update.skipped is not None and epoch > 0:
+                log.warning(
+                    "update %d of %d on one batch is left out, those before it stay: %s",
+                    epoch + 1, self._training.update_epochs, update.skipped,
+                )  # fmt: skip
+                return last
+            last = update
+            if update.skipped is not None:
+                return last
+        return last
 
     def gradient_sketch(self, groups: Sequence[TrainingGroup]) -> Tensor | None:
         """``sketch`` of the objective's gradient on these groups alone; None where there is none. Takes no step."""
-        return self._in_smaller_pieces(groups, self._sketch)
+        batch = lay_out(groups, self._training.advantage_norm)
+        return self._in_smaller_pieces(batch, lambda: self._sketch(batch))
 
-    def _in_smaller_pieces(self, groups: Sequence[TrainingGroup], work: Callable[[Sequence[TrainingGroup]], T]) -> T:
-        longest = max(sequence.length for group in groups for sequence in group.sequences)
+    def _in_smaller_pieces(self, batch: StepBatch, work: Callable[[], T]) -> T:
+        """``work`` must be free of effects until it can no longer run out of memory."""
+        longest = max(sequence.length for sequence in batch.sequences)
         while True:
             try:
                 with self._training_mode():
-                    return work(groups)
+                    return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -159,46 +219,8 @@ class Trainer:
         finally:
             self._model.eval()
 
-    def _step(self, groups: Sequence[TrainingGroup]) -> StepReport:
-        batch = lay_out(groups, self._training.advantage_norm)
-        active, ftis = active_rows(batch), self._objective(batch)
-        started = time.monotonic()
-        old = self._passes.score_old(batch, active) if self._training.update_epochs > 1 else None
-        scored = time.monotonic()
+    def _sketch(self, batch: StepBatch) -> Tensor | None:
         tally = StepTally()
-        norm: float | None = None
-        reason: str | None = "no sequence has an advantage"
-        for _ in range(self._training.update_epochs if active else 0):
-            tally = StepTally()
-            reason, norm = self._update(batch, active, ftis, old, tally)
-            if reason is not None:
-                break
-        trained = time.monotonic()
-        if tally.mismatch_tokens == 0:
-            self._passes.measure_mismatch(batch, tally)
-        done = time.monotonic()
-        if self._threshold_is_automatic:
-            self._history = threshold.observe(self._history, peers_divergences(batch, tally))
-        return StepReport(
-            stepped=reason is None,
-            skipped_reason=reason,
-            loss=tally.loss,
-            gradient_norm=norm,
-            importance_weight=tally.weight / tally.tokens if tally.tokens else None,
-            truncated_share=tally.truncated / tally.tokens if tally.tokens else None,
-            clipped_share=tally.clipped / tally.tokens if tally.tokens else None,
-            kl_threshold=_number(ftis),
-            own_logprob_mismatch=tally.mismatch / tally.mismatch_tokens if tally.mismatch_tokens else None,
-            groups=tuple(group_report(index, group, batch, tally) for index, group in enumerate(groups)),
-            sequences=sequence_reports(batch, tally),
-            offending=tuple(batch.positions[row] for row in sorted(tally.offending)),
-            tokens_trained=tally.tokens,
-            seconds_scoring=(scored - started) + (done - trained),
-            seconds_training=trained - scored,
-        )
-
-    def _sketch(self, groups: Sequence[TrainingGroup]) -> Tensor | None:
-        batch, tally = lay_out(groups, self._training.advantage_norm), StepTally()
         self._accumulate(batch, active_rows(batch), self._objective(batch), None, tally)
         try:
             if tally.offending or not any(tally.keep.values()):
@@ -220,22 +242,23 @@ class Trainer:
         return replace(self._ftis, kl_threshold=number)
 
     def _update(
-        self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None, tally: StepTally
-    ) -> tuple[str | None, float | None]:
-        """One optimizer step; returns why there was none, and the gradient norm."""
+        self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None
+    ) -> _Update:
+        """One optimizer step."""
+        tally = StepTally()
         self._accumulate(batch, rows, ftis, old, tally)
         if tally.offending:
-            return self._skip(f"log-probs of {len(tally.offending)} sequences are not finite")
+            return self._skip(tally, f"log-probs of {len(tally.offending)} sequences are not finite")
         if not any(tally.keep.values()):
-            return self._skip("all sequences with an advantage are filtered")
+            return self._skip(tally, "all sequences with an advantage are filtered")
         self._masters.gather_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self._masters.parameters, self._training.max_gradient_norm).item()
         if not (math.isfinite(norm) and math.isfinite(tally.loss)):
-            return self._skip(f"loss {tally.loss} or gradient norm {norm} is not finite")
+            return self._skip(tally, f"loss {tally.loss} or gradient norm {norm} is not finite")
         self._optimizer.step()
         self._masters.publish()
         self._clear()
-        return None, norm
+        return _Update(tally, norm)
 
     def _accumulate(
         self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None, tally: StepTally
@@ -244,9 +267,9 @@ class Trainer:
         self._model.zero_grad(set_to_none=True)
         self._passes.accumulate(batch, rows, ftis, old, tally)
 
-    def _skip(self, reason: str) -> tuple[str, None]:
+    def _skip(self, tally: StepTally, reason: str) -> _Update:
         self._clear()
-        return reason, None
+        return _Update(tally, skipped=reason)
 
     def _clear(self) -> None:
         self._model.zero_grad(set_to_none=True)

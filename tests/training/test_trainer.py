@@ -286,6 +286,28 @@ def test_several_epochs_keep_the_old_policy_of_the_start() -> None:
     assert not torch.equal(weights_of(once), weights_of(twice))
 
 
+def test_a_later_update_that_is_not_finite_is_left_out_and_those_before_it_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = make_model()
+    groups = [group(model, seed=seed) for seed in range(3)]
+    once = make_trainer(copy.deepcopy(model)).step(groups)
+    trainer = make_trainer(model, update_epochs=3)
+    before = weights_of(model)
+
+    def diverge(*_: object) -> None:
+        next(iter(model.parameters())).data.fill_(math.nan)
+
+    trainer._optimizer.register_step_post_hook(diverge)
+    report = trainer.step(groups)
+    assert report.stepped, "whoever generates with these weights must be told"
+    assert not torch.equal(before, weights_of(model))
+    assert report.gradient_norm == pytest.approx(once.gradient_norm)
+    assert report.loss == pytest.approx(once.loss)
+    assert report.offending == ()
+    assert "update 2 of 3 on one batch is left out, those before it stay: log-probs of 12" in caplog.text
+
+
 def test_bfloat16_weights_have_float32_masters() -> None:
     """Steps far below the resolution of bfloat16 add up."""
     model = make_model(torch.bfloat16)
