@@ -1,7 +1,8 @@
 """Study 9: where a difference between ``f-tis`` and ``alone`` comes from.
 
-Alone with fewer own groups a step shows what the own samples are worth that a party of several doesn't generate; twins,
-two parties of the same weights, what is lost on the way when a peer's samples are as good as one's own.
+Alone with fewer own groups a step shows what the own samples are worth that a party of several doesn't generate. Twins
+begin with the same weights and train on the same groups, so they stay the same model: they show what is lost on the way.
+Siblings are of the same size and schooling, from other seeds: they show what a differing model costs by itself.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ def simulations(setting: Setting) -> list[Planned]:
         )
         for share, parties in SHARES.items()
     ]
+    siblings = [setting.simulation(f"siblings-{model}", {model: model, f"{model}-b": f"{model}-b"}) for model in PAIR]
     twins = [setting.simulation(f"twins-{model}", {model: model, f"{model}-twin": model}) for model in PAIR]
     return [
         pair_alone(setting, seeds),
         pair_with(setting, "f-tis", seeds),
-        *(Planned(spec, seeds) for spec in [*fewer, *twins]),
+        *(Planned(spec, seeds) for spec in [*fewer, *twins, *siblings]),
     ]
 
 
@@ -44,6 +46,7 @@ def report(setting: Setting, archive: Archive) -> Report:
             "alone": archive.first("pair-alone", seeds),
             **{f"alone, {share} of the own groups": archive[_alone(share)] for share in SHARES},
             "f-tis with the other": archive.first("pair-f-tis", seeds),
+            "f-tis with a sibling": archive[f"siblings-{party}"],
             "f-tis with a twin": archive[f"twins-{party}"],
         }
         half = runs["alone, half of the own groups"]
