@@ -1,7 +1,7 @@
 """Study 9: where a difference between ``f-tis`` and ``alone`` comes from.
 
 Alone with fewer own groups a step shows what the own samples are worth that a party of several doesn't generate. Twins
-begin with the same weights and train on the same groups, so they stay the same model: they show what is lost on the way.
+begin with the same weights and train on the same groups, so they stay one model: they show what is lost on the way.
 Siblings are of the same size and schooling, from other seeds: they show what a differing model costs by itself.
 """
 
