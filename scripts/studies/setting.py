@@ -178,7 +178,7 @@ def miniature() -> Setting:
         evaluations=sets[:2],
         skill_evaluations=_with_both_skills(sets),
         limits={"prompt_tokens": 64, "completion_tokens": 32},
-        seeds=Seeds(range(2), range(2), range(1), range(1)),
+        seeds=Seeds(range(2), range(1), range(1), range(1)),
         rounds=1,
         eval_every=0,
         group_size=4,
