@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -100,7 +101,7 @@ def _addition(parameters: Parameters, split: Split) -> Addition:
             f"task addition: {terms} terms from {smallest} to {largest} give {sums} items; at most {MOST_SUMS}"
             " are allowed"
         )
-    return Addition(terms=terms, smallest=smallest, largest=largest, split=split)
+    return _the_addition(terms, smallest, largest, split)
 
 
 def _arithmetic(parameters: Parameters, split: Split) -> Arithmetic:
@@ -109,7 +110,7 @@ def _arithmetic(parameters: Parameters, split: Split) -> Arithmetic:
     largest = _whole_number("arithmetic", parameters, "largest", default=19, low=1, high=999)
     smallest = _whole_number("arithmetic", parameters, "smallest", default=0, low=0, high=largest - 1)
     operations = _choice("arithmetic", parameters, "operations", OPERATIONS)
-    task = Arithmetic(terms=terms, smallest=smallest, largest=largest, operations=operations, split=split)
+    task = _the_arithmetic(terms, smallest, largest, operations, split)
     if task.combinations > MOST_SUMS:
         raise ConfigError(
             f"task arithmetic: {terms} terms from {smallest} to {largest} with operations = {operations!r} give"
@@ -121,6 +122,11 @@ def _arithmetic(parameters: Parameters, split: Split) -> Arithmetic:
             f" must be at least {(terms - 1) * smallest}"
         )
     return task
+
+
+# They never change, and working out their items takes up to some seconds: who asks for the same one again shares it.
+_the_addition = lru_cache(maxsize=8)(Addition)
+_the_arithmetic = lru_cache(maxsize=8)(Arithmetic)
 
 
 def _questions(name: str, parameters: Parameters, sources: TaskSources) -> Questions:

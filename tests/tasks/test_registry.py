@@ -53,6 +53,15 @@ def test_math500_answers_are_expressions() -> None:
         assert task.reward(task.item(index), think(wrong)) == 0.0
 
 
+@pytest.mark.parametrize("name", ["addition", "arithmetic"])
+def test_equal_generated_tasks_share_their_items(name: str) -> None:
+    operations = {"operations": "-"} if name == "arithmetic" else {}
+    one, same, other = (build_task(name, {"largest": largest, **operations}, SOURCES) for largest in (9, 9, 8))
+    assert one is same
+    assert other.data_hash != one.data_hash
+    assert build_task(f"{name}:test", {"largest": 9, **operations}, SOURCES).data_hash != one.data_hash
+
+
 def test_a_file_of_questions(tmp_path: Path) -> None:
     sources = with_file(
         tmp_path / "q.jsonl",
