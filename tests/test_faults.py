@@ -19,6 +19,7 @@ import pytest
 
 from ftis_node.identity import load_or_create_identity
 from tests.daemons import Daemon, wait_for_unlocked, write_run
+from tests.failing_disk import failing_disk
 from tests.netlab.hosts import Host, lab
 
 pytestmark = pytest.mark.slow
@@ -130,8 +131,14 @@ def test_a_node_stops_in_order_on_a_full_disk(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def frozen(home: Path) -> Iterator[None]:
-    """Nothing in the home can be changed, not even by root or through a file that is open."""
-    made = subprocess.run(["chattr", "-R", "+i", str(home)], capture_output=True, text=True, check=False)
+    """Nothing in the home can be changed, not even by root or through a file that is open.
+
+    It becomes so between two transactions. In the middle of one, ``chattr`` would do what no disk does: let the WAL be
+    written and refuse its index. A disk that fails at any moment is in the last test of this kind.
+    """
+    with contextlib.closing(sqlite3.connect(home / "store.sqlite3", timeout=20, isolation_level=None)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        made = subprocess.run(["chattr", "-R", "+i", str(home)], capture_output=True, text=True, check=False)
     try:
         if made.returncode != 0:
             pytest.skip(f"NOT TESTED HERE, a home that becomes read-only: {made.stderr.strip().splitlines()[0]}")
@@ -169,6 +176,30 @@ def test_a_node_stops_in_order_in_a_read_only_home(tmp_path: Path) -> None:
         with Daemon(node.home, sets=FAST) as again:
             goes_on(again)
         assert before <= published_of(node.home)
+
+
+def test_a_disk_that_fails_under_a_node(tmp_path: Path) -> None:
+    """Its system lets nobody write to it any more, and says all the same that it could be written."""
+    run = write_run(tmp_path)
+    (tmp_path / "node.log").touch()
+    with failing_disk(tmp_path / "disk", 300) as disk:
+        (disk.folder / "node.log").symlink_to(tmp_path / "node.log")  # it says what it does somewhere else
+        with Daemon(disk.folder / "node", run=run, sets=FAST) as node:
+            node.after_round(2)
+            before, identity = published_of(node.home), load_or_create_identity(node.home).peer_id
+            disk.fail()
+            until_named("the home is read-only", node.home)
+            assert "waiting until it can" in node.log
+            time.sleep(3)
+            assert node.process.poll() is None
+            assert node.terminate() == 0
+            wait_for_unlocked(node.home)
+        disk.repair()
+        with Daemon(disk.folder / "node", sets=FAST) as again:
+            goes_on(again)
+            assert before <= published_of(again.home)
+            assert load_or_create_identity(again.home).peer_id == identity
+            assert again.terminate() == 0
 
 
 def test_a_home_that_is_deleted_ends_the_node_in_one_line(tmp_path: Path) -> None:

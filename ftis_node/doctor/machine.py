@@ -17,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from ftis_node.config import NodeConfig
 from ftis_node.doctor.findings import Verdict, failure, ok, warning
 from ftis_node.identity import KEY_FILE, peek_key_file, why_unsafe
+from ftis_node.status.home_faults import write_refusal
 from ftis_node.store.schema import STORE_FILE, refuse_network_filesystem
 from ftis_node.swarm.tls import CERTIFICATE_FILE
 
@@ -97,8 +98,9 @@ def home_folder(home: Path) -> Verdict:
     existing = nearest_existing(home)
     if not existing.is_dir():
         return failure(f"{existing} is a file", "use another --home")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return failure(f"{existing} can't be written by this user", "use another --home, or make it yours with chown")
+    if refusal := write_refusal(existing):
+        return failure(f"{existing} can't be written: {os.strerror(refusal)}",
+                       "use another --home, or make it yours with chown")  # fmt: skip
     if existing != home:
         return ok(f"{home} doesn't exist yet; `ftis-node join` makes it in {existing}")
     mode = stat.S_IMODE(home.stat().st_mode)

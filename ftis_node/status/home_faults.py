@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -29,11 +30,13 @@ def disk_faults(home: Path) -> tuple[str, ...]:
     """A home that can't be written, or a disk without room for the next checkpoint."""
     try:
         disk = os.statvfs(home)
-        mine = os.geteuid() in (0, home.stat().st_uid)
+        refusal = write_refusal(home) if os.geteuid() in (0, home.stat().st_uid) else 0
     except OSError as error:
         return (f"the home can't be looked at: {error.strerror}",)
-    if disk.f_flag & os.ST_RDONLY or (mine and not os.access(home, os.W_OK)):
+    if disk.f_flag & os.ST_RDONLY or refusal in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ("the home is read-only: neither the store nor checkpoints can be written",)
+    if refusal not in (0, errno.ENOSPC, errno.EDQUOT):
+        return (f"the disk of the home fails: {os.strerror(refusal)}",)
     free, needed = disk.f_bavail * disk.f_frsize, _newest_checkpoint_bytes(home)
     if free < LEAST_FREE:
         return (f"the disk of the home is full: {free / 1024 / 1024:,.1f} MiB are left",)
@@ -43,6 +46,18 @@ def disk_faults(home: Path) -> tuple[str, ...]:
             f" {needed / 1024 / 1024:,.0f}",
         )
     return ()
+
+
+def write_refusal(home: Path) -> int:
+    """Why no file can be made in the home (errno), or 0.
+
+    Tried and not asked for: a disk that its system has given up says that it could be written. Leaves nothing behind.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            return 0
+    except OSError as error:
+        return error.errno or errno.EIO
 
 
 def _newest_checkpoint_bytes(home: Path) -> int:

@@ -35,6 +35,10 @@ class StoreConnection(sqlite3.Connection):
     SQLite keeps the index of its WAL in memory that is mapped from a file. A write there to a read-only disk is no
     error that SQLite could return: the kernel ends the process with SIGBUS. So a statement that may write looks whether
     that file may be written, and a commit does at once what the next reader would have to write.
+
+    Not covered is a disk that becomes read-only between what one commit writes to the WAL and to its index. One that
+    fails refuses the fsync between them, which SQLite does return; ``chattr +i`` refuses the index alone. An end by it
+    is a crash as any other: what was committed is there at the next start.
     """
 
     index_file: Path | None = None

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ftis_node.doctor.machine import home_folder
 from ftis_node.status import home_faults
 from ftis_node.status.home_faults import clock_faults, disk_faults, network_faults
 from ftis_node.store.process_states import ProcessState
+from tests.failing_disk import failing_disk
 
 
 def statvfs(free: int, flags: int = 0) -> os.statvfs_result:
@@ -33,6 +35,19 @@ def test_a_full_disk_a_nearly_full_one_and_one_that_can_not_be_written(
         monkeypatch.setattr(os, "statvfs", lambda _, f=free, g=flags: statvfs(f, g))
         faults = disk_faults(tmp_path)
         assert (expected is None and faults == ()) or (expected is not None and expected in faults[0])
+
+
+def test_a_disk_that_its_system_has_given_up_is_read_only_whatever_it_says(tmp_path: Path) -> None:
+    with failing_disk(tmp_path / "disk", 16) as disk:
+        home = disk.folder / "home"
+        home.mkdir(mode=0o700)
+        assert disk_faults(home) == ()
+        assert list(home.iterdir()) == []  # to try leaves nothing behind
+        assert home_folder(home).level == "ok"
+        disk.fail()
+        assert disk_faults(home) == ("the home is read-only: neither the store nor checkpoints can be written",)
+        assert home_folder(home).level == "failure"
+        assert "Read-only file system" in home_folder(home).found
 
 
 def test_a_home_that_is_gone(tmp_path: Path) -> None:
