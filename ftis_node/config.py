@@ -100,6 +100,11 @@ class TrainingConfig(Section):
         default="uniform",
         description="uniform: all peers' samples weigh alike; usefulness: by their author's measured agreement",
     )
+    claim_bound: float = Field(
+        default=20.0, gt=0,
+        description="nats by which the own log-prob of a peer's completion may exceed the claimed one; a true claim"
+        " does so once in exp(claim_bound) times; inf: any claim is believed",
+    )  # fmt: skip
     seed: int | None = Field(default=None, ge=0, lt=2**62, description="drawn once and remembered if not set")
     torch_threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads of the learner; torch's choice if not set"

@@ -1,5 +1,6 @@
 """What hostile parties publish meets the real codec, verification, content check and filter: what gets through."""
 
+import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -74,9 +75,11 @@ def test_a_task_on_which_one_can_not_ramble_is_named() -> None:
 
 
 def against(
-    harm: Harm | None, *, share: float = 0.5, method: str = "f-tis", scores: str = "on", claim: float | None = None
-) -> Lockstep:
-    ann = party("ann", node={"ftis": {"method": method}}, training={"groups_per_step": 2 * GROUPS})
+    harm: Harm | None, *, share: float = 0.5, method: str = "f-tis", scores: str = "on", claim: float | None = None,
+    bound: float = 20.0,
+) -> Lockstep:  # fmt: skip
+    training = {"groups_per_step": 2 * GROUPS, "claim_bound": bound}
+    ann = party("ann", node={"ftis": {"method": method}}, training=training)
     eve = party("eve", training={"groups_per_step": 2 * GROUPS}, harm=harm, harm_share=share, harm_logprob=claim)
     run = {
         "tasks": [{"name": "addition", "parameters": {"terms": 3, "largest": 19}}],
@@ -123,17 +126,23 @@ def test_noise_among_samples_is_what_the_filter_is_for() -> None:
     assert noise_with_advantage == pytest.approx(mixed / 2, abs=1)
 
 
-def test_noise_that_claims_to_be_unlikely_gets_through_the_filter() -> None:
-    """The divergence weighs what a peer finds likelier than the own model; who claims less than that is near. Its
-    weight is the truncation's: 2 per token, and the caps bound how many there are.
+@pytest.mark.parametrize("harm", ["noise", "rambling"])
+def test_what_claims_to_be_unlikely_is_not_believed(harm: Harm) -> None:
+    """The divergence weighs what a peer finds likelier than the own model; who claims less than that is near, and its
+    weight is the truncation's, 2 per token. But nobody samples what is that unlikely.
     """
-    claimed, honest = met("noise", claim=-30.0), met("noise")
-    assert honest.sequences["eve"].filtered > 0
-    assert claimed.sequences["eve"].filtered == 0
-    assert claimed.divergence["eve"]["negative"].largest < 50
-    assert claimed.importance_weight is not None
+    believed = met(harm, claim=-30.0, bound=math.inf)
+    line, honest = met(harm, claim=-30.0), met(harm)
+    assert believed.sequences["eve"].filtered == 0
+    assert believed.importance_weight is not None
     assert honest.importance_weight is not None
-    assert claimed.importance_weight > honest.importance_weight
+    assert believed.importance_weight > honest.importance_weight
+    assert not honest.sequences["eve"].excluded
+    fates = line.sequences["eve"]
+    assert fates.excluded["claim"] > 0
+    assert fates.trained + fates.excluded["claim"] == believed.sequences["eve"].trained
+    assert line.importance_weight is not None
+    assert line.importance_weight < believed.importance_weight
 
 
 def test_copies_that_claim_to_be_certain_are_not_refused() -> None:

@@ -26,7 +26,8 @@ class SequenceCounts(_Record):
     ``arrived`` is generated for own sequences, received and accepted for peers' ones. ``trained``
     counts those that contributed to the gradient; ``filtered`` those that the F-TIS filter dropped;
     ``zero_advantage`` those of groups with equal rewards; ``excluded``, by reason, those of a foreign tokenizer that
-    could not be aligned or were left out because of it, and those of authors without weight.
+    could not be aligned or were left out because of it, those of authors without weight, and those whose claim is not
+    to be believed.
     """
 
     arrived: Whole = 0

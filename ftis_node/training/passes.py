@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -11,7 +13,15 @@ from ftis_node.config import FtisConfig
 from ftis_node.training.collate import MicroBatch, collate, pack_length, pack_rows, split_rows
 from ftis_node.training.ftis import LossOutputs, ftis_loss
 from ftis_node.training.logprobs import CompletionScorer
-from ftis_node.training.step import StepBatch, StepTally, add_micro_batch, add_mismatch, loss_inputs, note_not_finite
+from ftis_node.training.step import (
+    StepBatch,
+    StepTally,
+    add_micro_batch,
+    add_mismatch,
+    disbelieved,
+    loss_inputs,
+    note_not_finite,
+)
 
 MISMATCH_SEQUENCES = 4
 """Own sequences that are scored for the mismatch metric alone when no own one has an advantage."""
@@ -20,10 +30,13 @@ MISMATCH_SEQUENCES = 4
 class Passes:
     """Of one model. ``budget`` is in padded tokens and may be lowered between two calls."""
 
-    def __init__(self, score: CompletionScorer, *, pad_id: int, device: torch.device, budget: int) -> None:
+    def __init__(
+        self, score: CompletionScorer, *, pad_id: int, device: torch.device, budget: int, claim_bound: float
+    ) -> None:
         self._score = score
         self._pad_id = pad_id
         self._device = device
+        self._claim_bound = claim_bound
         self.budget = budget
 
     @torch.no_grad()
@@ -47,17 +60,18 @@ class Passes:
             policy = self._score(micro)
             start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
             note_not_finite(policy.detach(), start, micro, tally)
+            micro = self._believed(batch, micro, start, tally)
             outputs = ftis_loss(loss_inputs(batch, micro, policy, start), ftis)
             add_micro_batch(batch, micro, start, outputs, tally)
             if not tally.offending:
-                self._backward(batch, micro, ftis, old, outputs)
+                self._backward(batch, micro, ftis, old, outputs, tally)
 
     def _backward(
         self, batch: StepBatch, micro: MicroBatch, ftis: FtisConfig, old: dict[int, Tensor] | None,
-        outputs: LossOutputs,
+        outputs: LossOutputs, tally: StepTally,
     ) -> None:  # fmt: skip
         """Gradients of what is kept, without a backward pass for filtered sequences where that is cheaper."""
-        kept = [row for row, keep in zip(micro.rows, outputs.keep_mask.tolist(), strict=True) if keep]
+        kept = [row for row in micro.rows if tally.keep.get(row, False)]
         if not kept:
             return
         # Forward once more for the kept ones costs one unit each; backward costs two for each filtered one.
@@ -67,6 +81,12 @@ class Passes:
             start = policy.detach() if old is None else _pad([old[row] for row in micro.rows], policy.shape[1])
             outputs = ftis_loss(loss_inputs(batch, micro, policy, start), ftis)
         outputs.loss.backward()
+
+    def _believed(self, batch: StepBatch, micro: MicroBatch, old: Tensor, tally: StepTally) -> MicroBatch:
+        """The micro-batch without the tokens of sequences whose claim is not to be believed."""
+        doubted = disbelieved(batch, micro, old, self._claim_bound)
+        tally.disbelieved.update(compress(micro.rows, doubted.tolist()))
+        return replace(micro, loss_mask=micro.loss_mask & ~doubted.unsqueeze(1))
 
     @torch.no_grad()
     def measure_mismatch(self, batch: StepBatch, tally: StepTally) -> None:

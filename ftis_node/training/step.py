@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Literal
 
 import torch
@@ -20,6 +21,8 @@ Fate = Literal["trained", "filtered", "zero_advantage", "excluded"]
 OWN = "own"
 NO_WEIGHT = "no_weight"
 """Why sequences of a group with weight 0 are excluded."""
+CLAIM = "claim"
+"""Why sequences are excluded that ``disbelieved`` finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class StepTally:
     tokens: int = 0
     mismatch: float = 0.0
     mismatch_tokens: int = 0
+    disbelieved: set[int] = field(default_factory=set)
     keep: dict[int, bool] = field(default_factory=dict)
     divergence: dict[int, float] = field(default_factory=dict)
     offending: set[int] = field(default_factory=set)
@@ -142,6 +146,19 @@ def longest_own(batch: StepBatch) -> int:
     return max(own, default=0)
 
 
+def disbelieved(batch: StepBatch, micro: MicroBatch, old: Tensor, bound: float) -> Tensor:
+    """Peers' sequences that hardly can have been sampled with the log-probs that are claimed; old [S, T] -> [S] bool.
+
+    Over completions that are sampled from q, the mean of exp(sum(o - q)) is at most 1, whatever o is, since
+    probabilities sum to 1. So under a true claim sum(o - q) > ``bound`` has a probability of exp(-bound) at most
+    (Markov's inequality). A claim that is too low would get the largest weight at every token. Of chunks the claim is
+    at their first tokens and 0 at the others, and the sum is the same.
+    """
+    own = torch.tensor([batch.own[row] for row in micro.rows], device=old.device)
+    excess = (old - micro.behavior_logprobs).masked_fill(~micro.loss_mask, 0.0).double().sum(dim=1)
+    return ~own & (excess > bound)
+
+
 def loss_inputs(batch: StepBatch, micro: MicroBatch, policy: Tensor, old: Tensor) -> LossInputs:
     """What ``ftis_loss`` takes, of one micro-batch; policy and old log-probs are [S, T]."""
     rows = torch.tensor(micro.rows)
@@ -174,6 +191,7 @@ def note_not_finite(policy: Tensor, old: Tensor, micro: MicroBatch, tally: StepT
 
 def add_micro_batch(batch: StepBatch, micro: MicroBatch, old: Tensor, outputs: LossOutputs, tally: StepTally) -> None:
     """The figures of one micro-batch's loss, means over tokens as sums."""
+    believed = [row not in tally.disbelieved for row in micro.rows]
     keep, divergence = outputs.keep_mask.tolist(), outputs.divergence.tolist()
     lengths = micro.loss_mask.sum(dim=1).tolist()
     tokens = sum(length for length, kept in zip(lengths, keep, strict=True) if kept)
@@ -182,8 +200,8 @@ def add_micro_batch(batch: StepBatch, micro: MicroBatch, old: Tensor, outputs: L
     tally.weight += outputs.metrics.importance_weight.item() * tokens
     tally.truncated += outputs.metrics.truncated_share.item() * tokens
     tally.clipped += outputs.metrics.clipped_share.item() * tokens
-    tally.keep.update(zip(micro.rows, keep, strict=True))
-    tally.divergence.update(zip(micro.rows, divergence, strict=True))
+    tally.keep.update(compress(zip(micro.rows, keep, strict=True), believed))
+    tally.divergence.update(compress(zip(micro.rows, divergence, strict=True), believed))
     add_mismatch(batch, micro, old, tally)
 
 
@@ -198,7 +216,7 @@ def add_mismatch(batch: StepBatch, micro: MicroBatch, old: Tensor, tally: StepTa
 def group_report(index: int, group: TrainingGroup, batch: StepBatch, tally: StepTally) -> GroupReport:
     rows = [row for row, (g, _) in enumerate(batch.positions) if g == index]
     with_advantage = [row for row in rows if batch.advantages[row] != 0]
-    active = [row for row in with_advantage if batch.sequences[row].excluded is None]
+    active = [row for row in with_advantage if _excluded(batch, tally, row) is None]
     kept = sum(tally.keep.get(row, False) for row in active)
     filtered = sum(not tally.keep.get(row, True) for row in active)
     negative = [tally.divergence[row] for row in active if batch.advantages[row] < 0 and row in tally.divergence]
@@ -210,7 +228,7 @@ def group_report(index: int, group: TrainingGroup, batch: StepBatch, tally: Step
         zero_advantage=len(rows) - len(with_advantage),
         divergence=sum(negative) / len(negative) if negative else None,
         mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
-        excluded=tuple(reason for row in with_advantage if (reason := batch.sequences[row].excluded) is not None),
+        excluded=tuple(reason for row in with_advantage if (reason := _excluded(batch, tally, row)) is not None),
         weight=group.weight,
     )
 
@@ -220,15 +238,19 @@ def sequence_reports(batch: StepBatch, tally: StepTally) -> tuple[SequenceReport
     return tuple(
         SequenceReport(
             group, member, advantage, _fate(batch, tally, row, advantage), tally.divergence.get(row),
-            batch.sequences[row].excluded,
+            _excluded(batch, tally, row),
         )
         for row, ((group, member), advantage) in enumerate(zip(batch.positions, batch.advantages.tolist(), strict=True))
     )  # fmt: skip
 
 
+def _excluded(batch: StepBatch, tally: StepTally, row: int) -> str | None:
+    return CLAIM if row in tally.disbelieved else batch.sequences[row].excluded
+
+
 def _fate(batch: StepBatch, tally: StepTally, row: int, advantage: float) -> Fate:
     if advantage == 0:
         return "zero_advantage"
-    if batch.sequences[row].excluded is not None:
+    if _excluded(batch, tally, row) is not None:
         return "excluded"
     return "trained" if tally.keep[row] else "filtered"

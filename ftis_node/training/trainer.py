@@ -76,8 +76,9 @@ class Trainer:
         self._device = next(model.parameters()).device
         self._score = CompletionScorer(model, temperature=temperature)
         self._passes = Passes(
-            self._score, pad_id=pad_id, device=self._device, budget=training.micro_batch_tokens or LARGEST_BUDGET
-        )
+            self._score, pad_id=pad_id, device=self._device, budget=training.micro_batch_tokens or LARGEST_BUDGET,
+            claim_bound=training.claim_bound,
+        )  # fmt: skip
         self._history = History()
         self._masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
         self._optimizer = build_optimizer(self._masters.parameters, training, learning_rate)
@@ -250,7 +251,7 @@ class Trainer:
         if tally.offending:
             return self._skip(tally, f"log-probs of {len(tally.offending)} sequences are not finite")
         if not any(tally.keep.values()):
-            return self._skip(tally, "all sequences with an advantage are filtered")
+            return self._skip(tally, "all sequences with an advantage are filtered or excluded")
         self._masters.gather_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self._masters.parameters, self._training.max_gradient_norm).item()
         if not (math.isfinite(norm) and math.isfinite(tally.loss)):

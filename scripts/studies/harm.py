@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,14 +24,21 @@ HARMS: Mapping[str, Mapping[str, Any]] = {
 }
 NO_CAPS = {"author_share": 1.0, "neighbour_share": 1.0, "range_share": 1.0, "newcomer_share": 1.0}
 WEIGHTED = {"peer_weighting": "usefulness", "agreement_every": 2}
+NO_BOUND = "no claim bound"
 DEFENCES: Mapping[str, Mapping[str, Any]] = {
     "all": {},
+    NO_BOUND: {"training": {"claim_bound": math.inf}},
     "no filter": {"ftis": {"method": "tis"}},
     "no share cap": {"caps": NO_CAPS},
     "no score": {"scores": "off"},
     "auto threshold": {"ftis": {"kl_threshold": "auto"}},
     "usefulness": {"training": WEIGHTED},
 }
+
+
+def _defences(harm: str) -> Mapping[str, Mapping[str, Any]]:
+    """A true claim is within the bound whatever is sampled: without it the others' runs would be the same."""
+    return {name: fields for name, fields in DEFENCES.items() if name != NO_BOUND or "harm_logprob" in HARMS[harm]}
 
 
 def _name(harm: str, defence: str) -> str:
@@ -51,7 +59,7 @@ def simulations(setting: Setting) -> list[Planned]:
             seeds,
         )
         for harm, hostile in HARMS.items()
-        for defence, fields in DEFENCES.items()
+        for defence, fields in _defences(harm).items()
     ]
 
 
@@ -60,7 +68,7 @@ def report(setting: Setting, archive: Archive) -> Report:
     honest, alone = archive.first("four-f-tis", seeds), archive["four-alone"]
     rows = [("none", "all", *_cells_of(honest, alone, honest)), ("alone", "", *_cells_of(alone, alone, honest))]
     for harm in HARMS:
-        for defence in DEFENCES:
+        for defence in _defences(harm):
             rows.append((harm, defence, *_cells_of(archive[_name(harm, defence)], alone, honest)))
     heading = (
         "harm",
@@ -70,7 +78,7 @@ def report(setting: Setting, archive: Archive) -> Report:
     panels = tuple(
         learning_curves(
             f"{party} model, {harm}", party,
-            {"honest": honest, "alone": alone, **{d: archive[_name(harm, d)] for d in DEFENCES}},
+            {"honest": honest, "alone": alone, **{d: archive[_name(harm, d)] for d in _defences(harm)}},
         )
         for harm in HARMS
         for party in MEASURED

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ftis_node.config import FtisConfig, Method, TrainingConfig
 from ftis_node.training.collate import TrainingGroup, TrainingSequence, collate
 from ftis_node.training.ftis import LossInputs, ftis_loss, group_advantages
 from ftis_node.training.logprobs import CompletionScorer
+from ftis_node.training.step import disbelieved, lay_out
 from ftis_node.training.threshold import FLOOR_PER_TOKEN
 from ftis_node.training.trainer import Trainer, default_learning_rate
 
@@ -174,6 +177,65 @@ def test_the_filter_spares_what_is_better_than_the_mean() -> None:
     assert (report.groups[0].filtered, report.groups[0].trained) == (1, 1)  # the better one is spared
     assert report.stepped
     assert not torch.equal(before, weights_of(model))
+
+
+@pytest.mark.parametrize("update_epochs", [1, 2])
+def test_a_claim_that_is_too_low_is_not_believed_and_its_sequence_left_out(update_epochs: int) -> None:
+    """``liar`` claims to have sampled two right answers with next to no probability, for the largest weight."""
+    model = make_model()
+    liar = group(model, origin="aa", seed=2, shift=(-25.0, -0.5, 0.0, -9.0))
+    honest = [group(model, seed=1), group(model, origin="bb", seed=3, shift=-1.0)]
+    silent = TrainingGroup(
+        "aa",
+        tuple(
+            replace(s, completion_ids=(), behavior_logprobs=(), excluded="claim") if i in (0, 3) else s
+            for i, s in enumerate(liar.sequences)
+        ),
+    )
+    seen, expected = copy.deepcopy(model), copy.deepcopy(model)
+    report = make_trainer(seen, update_epochs=update_epochs).step([*honest, liar])
+    want = make_trainer(expected, update_epochs=update_epochs).step([*honest, silent])
+    torch.testing.assert_close(weights_of(seen), weights_of(expected), rtol=0, atol=1e-6)
+    assert report.groups[2].excluded == ("claim", "claim")
+    assert (report.groups[2].trained, report.groups[2].filtered) == (2, 0)
+    assert [s.fate for s in report.sequences[8:]] == ["excluded", "trained", "trained", "excluded"]
+    assert [s.divergence is None for s in report.sequences[8:]] == [True, False, False, True]
+    assert report.tokens_trained == want.tokens_trained
+    assert report.importance_weight == pytest.approx(want.importance_weight, rel=1e-5)
+
+
+def test_own_claims_need_no_belief_and_the_bound_can_be_taken_away() -> None:
+    model = make_model()
+    own = make_trainer(copy.deepcopy(model)).step([group(model, shift=-25.0)])
+    assert own.groups[0].trained == 4
+    far = group(model, origin="aa", shift=-25.0)
+    believed = make_trainer(copy.deepcopy(model), claim_bound=math.inf).step([group(model, seed=1), far])
+    assert believed.groups[1].trained == 4
+    nothing = make_trainer(copy.deepcopy(model)).step([far])
+    assert not nothing.stepped
+    assert nothing.skipped_reason == "all sequences with an advantage are filtered or excluded"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.floats(0.0, 3.0))
+def test_true_claims_of_any_other_model_are_within_the_bound(seed: int, distance: float) -> None:
+    """Whatever the two policies: completions sampled from q are hardly ever likelier under o by e^20."""
+    generator = torch.Generator().manual_seed(seed)
+    theirs = torch.randn(12, 30, generator=generator) * distance
+    ours = theirs + torch.randn(12, 30, generator=generator) * distance
+    ids = torch.multinomial(theirs.softmax(-1), 8, replacement=True, generator=generator).T  # [S, T]
+    q, o = (
+        logits.log_softmax(-1).expand(8, 12, 30).gather(2, ids.unsqueeze(2)).squeeze(2) for logits in (theirs, ours)
+    )
+    sequences = [
+        TrainingSequence((1,), tuple(row.tolist()), tuple(claim.tolist()), float(i % 2))
+        for i, (row, claim) in enumerate(zip(ids, q, strict=True))
+    ]
+    batch = lay_out([TrainingGroup("aa", tuple(sequences))], "std")
+    micro = collate(sequences, [[row] for row in range(8)], pad_id=0, device=torch.device("cpu"))
+    assert not disbelieved(batch, micro, o, 20.0).any()
+    lies = replace(micro, behavior_logprobs=o - 2.0)  # 24 nats over 12 tokens
+    assert disbelieved(batch, lies, o, 20.0).all()
 
 
 def test_values_that_are_not_finite_skip_the_step_and_are_named() -> None:
