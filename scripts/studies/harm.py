@@ -27,12 +27,12 @@ WEIGHTED = {"peer_weighting": "usefulness", "agreement_every": 2}
 NO_BOUND = "no claim bound"
 DEFENCES: Mapping[str, Mapping[str, Any]] = {
     "all": {},
-    NO_BOUND: {"training": {"claim_bound": math.inf}},
     "no filter": {"ftis": {"method": "tis"}},
     "no share cap": {"caps": NO_CAPS},
     "no score": {"scores": "off"},
     "auto threshold": {"ftis": {"kl_threshold": "auto"}},
     "usefulness": {"training": WEIGHTED},
+    NO_BOUND: {"training": {"claim_bound": math.inf}},
 }
 
 
