@@ -154,7 +154,7 @@ class Mailbox:
     # --- choice -----------------------------------------------------------------------------
 
     def choose(self, wanted: int, round_number: int) -> list[PeerGroup]:
-        """The newest groups under the caps; they are used with that."""
+        """Groups by ``select``; they are used with that."""
         caps = self._party.config.caps
         candidates = [
             Candidate(
@@ -167,6 +167,7 @@ class Mailbox:
                 received_at_ms=kept.received_at_ms,
                 age=round_number - kept.arrived_round,
                 author_groups=self._author(self._groups[name, index].author).accepted_groups,
+                spread=self._groups[name, index].checked.spread,
             )
             for name, kept in self._names.items()
             for index in kept.unused
