@@ -6,7 +6,7 @@ It does what ``exchange``, ``peer_groups`` and the store do for a daemon, with t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
@@ -29,6 +29,7 @@ class KeptBatch(_State):
     """A batch with groups that are not used yet, as it came."""
 
     data: bytes
+    created_at_ms: int
     received_at_ms: int
     arrived_round: int
     unused: tuple[int, ...]
@@ -68,6 +69,14 @@ class PeerGroup:
 
     author: PeerId
     checked: CheckedGroup
+
+
+Wanted = Callable[[CheckedGroup], bool]
+
+
+def any_group(group: CheckedGroup) -> bool:
+    del group
+    return True
 
 
 class Mailbox:
@@ -129,7 +138,10 @@ class Mailbox:
         if self._scores and good:
             score = rewarded(Score(state.score, state.score_at_ms), len(good), now_ms)
             state.score, state.score_at_ms = score.value, score.at_ms
-        kept = KeptBatch(data=data, received_at_ms=now_ms, arrived_round=round_number, unused=tuple(good))
+        kept = KeptBatch(
+            data=data, created_at_ms=accepted.header.created_at_ms, received_at_ms=now_ms, arrived_round=round_number,
+            unused=tuple(good),
+        )  # fmt: skip
         self._names[accepted.name] = kept
 
     def _why_unusable(self, checked: CheckedGroup) -> str | None:
@@ -153,8 +165,15 @@ class Mailbox:
 
     # --- choice -----------------------------------------------------------------------------
 
-    def choose(self, wanted: int, round_number: int) -> list[PeerGroup]:
-        """The newest groups under the caps; they are used with that."""
+    def choose(self, count: int, round_number: int, wanted: Wanted = any_group) -> list[PeerGroup]:
+        """The newest groups under the caps, of those that are ``wanted``; they are used with that."""
+        return self._take(self._selected(count, round_number, wanted))
+
+    def available(self, count: int, round_number: int, wanted: Wanted = any_group) -> int:
+        """How many ``choose`` would give."""
+        return len(self._selected(count, round_number, wanted))
+
+    def _selected(self, count: int, round_number: int, wanted: Wanted) -> list[tuple[BatchName, int]]:
         caps = self._party.config.caps
         candidates = [
             Candidate(
@@ -170,11 +189,10 @@ class Mailbox:
             )
             for name, kept in self._names.items()
             for index in kept.unused
+            if wanted(self._groups[name, index].checked)
         ]
         per_step = self._party.config.training.groups_per_step
-        return self._take(
-            [(c.batch, c.group_index) for c in select(candidates, wanted, groups_per_step=per_step, caps=caps)]
-        )
+        return [(c.batch, c.group_index) for c in select(candidates, count, groups_per_step=per_step, caps=caps)]
 
     def take_all(self) -> list[PeerGroup]:
         """Every group that is here; they are used with that."""
@@ -188,10 +206,14 @@ class Mailbox:
             taken.append(self._groups.pop((name, index)))
         return taken
 
-    def forget(self, *, round_number: int) -> None:
+    def forget(self, *, round_number: int, created_since_ms: int = 0) -> None:
         """Groups that are too old for a step from now on, and batches without an unused one."""
         oldest = round_number - self._party.config.caps.max_age_rounds
-        gone = [name for name, kept in self._names.items() if not kept.unused or kept.arrived_round < oldest]
+        gone = [
+            name
+            for name, kept in self._names.items()
+            if not kept.unused or kept.arrived_round < oldest or kept.created_at_ms < created_since_ms
+        ]
         for name in gone:
             for index in self._names.pop(name).unused:
                 del self._groups[name, index]
