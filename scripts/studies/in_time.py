@@ -32,7 +32,10 @@ EVALUATIONS = 24
 TEACHING = 0.6
 """About the share of groups that teach: what training costs, for the length of a run."""
 
-LONG_LIVED = 7 * 86_400
+WEEK = 7 * 86_400
+"""Samples live as long as any run takes. All prompts are of one window, so that they don't depend on costs."""
+
+QUOTA = 10**6
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ def _common(setting: Setting) -> dict[str, Any]:
     )
     run = {
         "tasks": setting.tasks, "group_size": setting.group_size,
-        "limits": {**setting.limits, "max_age_seconds": LONG_LIVED},
+        "limits": {**setting.limits, "max_age_seconds": WEEK},
+        "assignment": {"window_seconds": WEEK, "quota": QUOTA},
     }  # fmt: skip
     return {"pace": "costs", "evaluations": inside, "run": run}
 

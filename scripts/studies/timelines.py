@@ -42,7 +42,8 @@ def timeline(result: Results, party: str, wanted: str) -> list[Point]:
 def at_other_costs(points: Sequence[Point], result: Results, party: str, costs: Costs) -> list[Point]:
     """What ``timeline`` would be of a party alone that has other costs.
 
-    Alone, costs decide when a round ends and nothing else. The evaluations must be at the ends of rounds.
+    Alone, costs decide when a round ends and nothing else, where all prompts are of one window. The evaluations must be
+    at the ends of rounds.
     """
     (mine,) = (each for each in result.run.specification.parties if each.name == party)
     times, ends, before, now = {0.0: 0.0}, 0.0, 0.0, 0.0
