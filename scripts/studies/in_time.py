@@ -29,8 +29,16 @@ MIDDLE = 4.0
 SLOWER = {"small-b": 10.0, "large-b": 10.0}
 FLOOR = 0.25
 EVALUATIONS = 24
+"""In the time of alone's rounds."""
+
+SHARES = (0.25, 0.5, 0.75)
+"""Of alone's time: when a party is compared with it."""
+
 TEACHING = 0.6
 """About the share of groups that teach: what training costs, for the length of a run."""
+
+LONGEST: Mapping[int, float] = {2: 0.75, 4: 0.75, 8: 0.5}
+"""Of alone's time, by the number of parties: eight take the most of the machine."""
 
 WEEK = 7 * 86_400
 """Samples live as long as any run takes. All prompts are of one window, so that they don't depend on costs."""
@@ -77,11 +85,11 @@ def simulations(setting: Setting) -> list[Planned]:
 
 
 def _simulation(setting: Setting, swarm: Swarm) -> SimulationSpec:
-    seconds = span(setting, swarm.ratio)
+    alone = span(setting, swarm.ratio)
     return setting.simulation(
         swarm.name, swarm.parties, costs={party: swarm.costs(party) for party in swarm.parties},
-        training={"min_own_share": FLOOR}, rounds=100 * setting.rounds, seconds=seconds,
-        eval_seconds=seconds / EVALUATIONS, **_common(setting),
+        training={"min_own_share": FLOOR}, rounds=100 * setting.rounds,
+        seconds=LONGEST[len(swarm.parties)] * alone, eval_seconds=alone / EVALUATIONS, **_common(setting),
     )  # fmt: skip
 
 
@@ -106,6 +114,8 @@ class Compared:
     swarm: Swarm
     party: str
     seconds: float
+    """Of alone, about."""
+
     points: tuple[list[Point], ...]
     alone: tuple[list[Point], ...]
 
@@ -113,7 +123,9 @@ class Compared:
         return [reached(p, target, axis) for p in self.points], [reached(p, target, axis) for p in self.alone]
 
     def minus_alone(self, share: float) -> str:
-        """In points, at this share of the run's time."""
+        """In points, at this share of alone's time; nothing behind the end of the run."""
+        if share > LONGEST[len(self.swarm.parties)]:
+            return ""
         at = share * self.seconds
         ours, theirs = ([accuracy_at(p, at) for p in side] for side in (self.points, self.alone))
         return paired(ours, theirs).in_points(signed=True)
@@ -139,21 +151,21 @@ def report(setting: Setting, archive: Archive) -> Report:
     measured = [compare(setting, archive, swarm, party) for party in MEASURED for swarm in swarms()]
     targets = " and ".join(f"{100 * setting.targets[party]:.0f} ({party})" for party in MEASURED)
     reaching = Table(
-        f"Until {targets} points in distribution, and accuracy minus alone's after the same simulated time. A sequence"
-        " that is trained costs one second.",
+        f"Until {targets} points in distribution, and accuracy minus alone's after the same simulated time, of which"
+        f" the whole is about {setting.rounds} rounds alone. A sequence that is trained costs one second.",
         (
             "party", "generation : training", "parties", "seeds that reach it", "simulated time", "of alone's",
-            "own tokens", "of alone's", "minus alone, at half of the time", "at the end",
+            "own tokens", "of alone's", "minus alone at a quarter", "at half", "at three quarters",
         ),
         tuple(_row(each, setting.targets[each.party]) for each in measured),
     )  # fmt: skip
     everybody = Table(
         f"Every party, {MIDDLE:g} : 1: accuracy minus its model's alone after the same simulated time.",
-        ("party", "parties", "own rounds", "at a quarter of the time", "at half", "at the end"),
+        ("party", "parties", "own rounds", "at a quarter", "at half", "at three quarters"),
         tuple(
             (
                 party, swarm.label, f"{fmean(_rounds(archive[swarm.name], party)):.0f}",
-                *(each.minus_alone(share) for share in (0.25, 0.5, 1.0)),
+                *map(each.minus_alone, SHARES),
             )
             for swarm in swarms()
             if swarm.ratio == MIDDLE
@@ -188,7 +200,7 @@ def _row(each: Compared, target: float) -> tuple[str, ...]:
             f"{interval(found).mean:,.0f}" if found else "",
             interval(ratios).plain() if ratios else "",
         ]
-    return (*cells, each.minus_alone(0.5), each.minus_alone(1.0))
+    return (*cells, *map(each.minus_alone, SHARES))
 
 
 def _panel(party: str, label: str, compared: list[Compared], axis: Axis) -> Panel:
