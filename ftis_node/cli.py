@@ -249,7 +249,7 @@ def simulate(
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, max=1_000_000, help="Instead of the file's.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, help="Seeds simulated at the same time.")] = 1,
 ) -> None:
-    """Several parties in lockstep in one process, without a network: for studies. Goes on where it was stopped."""
+    """Several parties in one process, without a network: for studies. Goes on where it was stopped."""
     from ftis_node.commands.simulate import SimulateOptions, parse_seeds, run_simulate
 
     options = SimulateOptions(study=study, seeds=parse_seeds(seeds), output=output, rounds=rounds, jobs=jobs)

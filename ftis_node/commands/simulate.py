@@ -1,4 +1,4 @@
-"""``ftis-node simulate``: a study's parties in lockstep, seed after seed, or several seeds at the same time."""
+"""``ftis-node simulate``: a study's parties, seed after seed, or several seeds at the same time."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from ftis_node.errors import CheckpointError, HomeError
 from ftis_node.identity import sync_directory
-from ftis_node.simulation.lockstep import Lockstep, LockstepState
+from ftis_node.simulation.engine import Engine
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Progress:
     results_bytes: int
 
 
-def save(path: Path, lockstep: Lockstep, progress: Progress) -> None:
+def save(path: Path, engine: Engine, progress: Progress) -> None:
     """Durable when this returns. Raises HomeError."""
     content = {
         "format": FORMAT,
         "results_bytes": progress.results_bytes,
-        "state": lockstep.state().model_dump_json(),
-        "weights": {node.spec.name: _trained(node.party.loaded.model) for node in lockstep.nodes},
-        "optimizers": {node.spec.name: node.party.trainer.state_dict() for node in lockstep.nodes},
+        "state": engine.dump(),
+        "weights": {node.spec.name: _trained(node.party.loaded.model) for node in engine.nodes},
+        "optimizers": {node.spec.name: node.party.trainer.state_dict() for node in engine.nodes},
     }
     writing = path.with_name(path.name + ".writing")
     try:
@@ -51,17 +51,17 @@ def save(path: Path, lockstep: Lockstep, progress: Progress) -> None:
         raise HomeError(f"{path}: can't be written: {str(error).splitlines()[0]}") from error
 
 
-def restore(path: Path, lockstep: Lockstep) -> Progress:
+def restore(path: Path, engine: Engine) -> Progress:
     """Bring a run's parties to where they were. Raises CheckpointError for a file that isn't of this run."""
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
         if content["format"] != FORMAT:
             raise CheckpointError(f"{path}: format {content['format']}, this version reads {FORMAT}; delete it")
-        for node in lockstep.nodes:
+        for node in engine.nodes:
             _load(node.party.loaded.model, content["weights"][node.spec.name])
             node.party.trainer.load_state_dict(content["optimizers"][node.spec.name])
             node.party.engine.sync()
-        lockstep.restore(LockstepState.model_validate_json(content["state"]))
+        engine.load(content["state"])
         return Progress(int(content["results_bytes"]))
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError, ValidationError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

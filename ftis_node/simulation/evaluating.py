@@ -22,14 +22,14 @@ class Evaluator:
         self._starts: dict[str, EvaluationLine] = {}
 
     def evaluate(
-        self, spec: SimulationSpec, node: SimulatedNode, wanted: EvaluationSet, task: Task, *, round_number: int
-    ) -> EvaluationLine:
-        """Greedy accuracy on as many items as are due after this round; at the start and the end these are more."""
+        self, spec: SimulationSpec, node: SimulatedNode, wanted: EvaluationSet, task: Task, *, round_number: int,
+        at_an_end: bool,
+    ) -> EvaluationLine:  # fmt: skip
+        """Greedy accuracy after this round; ``at_an_end``, that is at the start and the end, on more items."""
         started = time.monotonic()
-        key = _key(spec, node, wanted) if round_number == 0 else None
+        key = _key(spec, node, wanted) if round_number == 0 and at_an_end else None
         line = self._starts.get(key) if key is not None else None
         if line is None:
-            at_an_end = round_number in (0, spec.rounds)
             found = greedy_accuracy(
                 node.party.engine,
                 node.party.loaded,
@@ -45,10 +45,9 @@ class Evaluator:
         )
 
 
-def evaluations_due(spec: SimulationSpec, round_number: int) -> tuple[EvaluationSet, ...]:
-    if round_number in (0, spec.rounds) or (spec.eval_every and round_number % spec.eval_every == 0):
-        return spec.evaluations
-    return ()
+def evaluation_due(spec: SimulationSpec, round_number: int) -> bool:
+    """In lockstep: after this round."""
+    return round_number in (0, spec.rounds) or bool(spec.eval_every and round_number % spec.eval_every == 0)
 
 
 def _max_tokens(spec: SimulationSpec, wanted: EvaluationSet) -> int:

@@ -77,6 +77,7 @@ class RoundLine(_Line):
     ``reward`` is of own groups, ``rewards`` of all in the step; ``divergence`` is by origin and by the sign of the
     advantage. Gradient norms are before clipping, the importance weight is a mean over tokens. ``kl_threshold`` is the
     filter's in this step; ``peer_weights`` are the factors of peers whose usefulness was measured often enough.
+    ``time``: simulated seconds at the end of the round, where every party has its own pace.
     """
 
     kind: Literal["round"] = "round"
@@ -103,11 +104,16 @@ class RoundLine(_Line):
     unusable_groups: Reasons
     agreement: dict[str, float]
     peer_weights: dict[str, float] = {}
+    time: float | None = None
     seconds: Seconds
 
 
 class EvaluationLine(_Line):
-    """Greedy pass@1 after a round; round 0 is the start. ``low`` and ``high``: 95 %, of these items alone."""
+    """Greedy pass@1 after a round; round 0 is the start. ``low`` and ``high``: 95 %, of these items alone.
+
+    Where every party has its own pace ``time`` is in simulated seconds, ``round`` is the party's last whole one by
+    then, and ``own_tokens`` is what it had sampled, for the round under way too.
+    """
 
     kind: Literal["evaluation"] = "evaluation"
     round: int
@@ -121,11 +127,13 @@ class EvaluationLine(_Line):
     high: float
     completion_tokens: float
     unfinished: int
+    time: float | None = None
+    own_tokens: int | None = None
     seconds: float
 
 
 class DoneLine(_Line):
-    """The last line. ``seconds`` without those before a resume."""
+    """The last line. ``rounds``: the most of any party; ``seconds`` without those before a resume."""
 
     kind: Literal["done"] = "done"
     rounds: int

@@ -111,6 +111,24 @@ class Lockstep:
             node.measurements = list(state.parties[node.spec.name].measurements)
             self._mailboxes[node.spec.name].restore(state.parties[node.spec.name].mailbox)
 
+    def dump(self) -> str:
+        return self.state().model_dump_json()
+
+    def load(self, text: str) -> None:
+        self.restore(LockstepState.model_validate_json(text))
+
+    @property
+    def done(self) -> bool:
+        return self.round >= self._spec.rounds
+
+    @property
+    def most_rounds(self) -> int:
+        return self.round
+
+    @property
+    def progress(self) -> int:
+        return self.round
+
     # --- one round --------------------------------------------------------------------------
 
     def advance(self) -> list[RoundLine]:

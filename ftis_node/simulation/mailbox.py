@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ftis_node.errors import CheckpointError
 from ftis_node.inbox.content import CheckedGroup
+from ftis_node.inbox.information import information
 from ftis_node.inbox.selection import Candidate, select
 from ftis_node.inbox.verify import Accepted, Blame, Known, Rejected, open_batch, verify
 from ftis_node.round import Party, check
@@ -29,6 +30,7 @@ class KeptBatch(_State):
     """A batch with groups that are not used yet, as it came."""
 
     data: bytes
+    created_at_ms: int
     received_at_ms: int
     arrived_round: int
     unused: tuple[int, ...]
@@ -68,6 +70,39 @@ class PeerGroup:
 
     author: PeerId
     checked: CheckedGroup
+
+
+class MailboxState(_State):
+    """All of a mailbox, for a checkpoint. Authors by hex id."""
+
+    batches: list[KeptBatch] = []
+    authors: dict[str, AuthorState] = {}
+
+
+@dataclass
+class Arrivals:
+    """What came in one round: rejections by author (hex id) and reason."""
+
+    accepted_sequences: int = 0
+    rejected_batches: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    rejected_groups: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    unusable_groups: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+
+@dataclass(frozen=True)
+class PeerGroup:
+    """A checked group of somebody else."""
+
+    author: PeerId
+    checked: CheckedGroup
+
+
+Wanted = Callable[[CheckedGroup], bool]
+
+
+def any_group(group: CheckedGroup) -> bool:
+    del group
+    return True
 
 
 class Mailbox:
@@ -129,7 +164,10 @@ class Mailbox:
         if self._scores and good:
             score = rewarded(Score(state.score, state.score_at_ms), len(good), now_ms)
             state.score, state.score_at_ms = score.value, score.at_ms
-        kept = KeptBatch(data=data, received_at_ms=now_ms, arrived_round=round_number, unused=tuple(good))
+        kept = KeptBatch(
+            data=data, created_at_ms=accepted.header.created_at_ms, received_at_ms=now_ms, arrived_round=round_number,
+            unused=tuple(good),
+        )  # fmt: skip
         self._names[accepted.name] = kept
 
     def _why_unusable(self, checked: CheckedGroup) -> str | None:
@@ -153,29 +191,45 @@ class Mailbox:
 
     # --- choice -----------------------------------------------------------------------------
 
-    def choose(self, wanted: int, round_number: int) -> list[PeerGroup]:
-        """Groups by ``select``; they are used with that."""
+    def choose(self, count: int, round_number: int) -> list[PeerGroup]:
+        """The most informative groups under the caps; they are used with that."""
+        return self._take(self._selected(count, round_number))
+
+    def available(self, count: int, round_number: int) -> int:
+        """How many ``choose`` would give."""
+        return len(self._selected(count, round_number))
+
+    def _selected(self, count: int, round_number: int) -> list[tuple[BatchName, int]]:
         caps = self._party.config.caps
         candidates = [
             Candidate(
                 batch=name,
                 group_index=index,
-                author=self._groups[name, index].author,
+                author=group.author,
                 # Everybody delivers what is its own, from a network of its own.
-                neighbour=self._groups[name, index].author,
-                address_range=self._groups[name, index].author.hex(),
+                neighbour=group.author,
+                address_range=group.author.hex(),
                 received_at_ms=kept.received_at_ms,
                 age=round_number - kept.arrived_round,
-                author_groups=self._author(self._groups[name, index].author).accepted_groups,
-                spread=self._groups[name, index].checked.spread,
+                author_groups=self._author(group.author).accepted_groups,
+                information=self._information(group.checked),
             )
             for name, kept in self._names.items()
             for index in kept.unused
+            for group in [self._groups[name, index]]
+            if self._any_place or self._information(group.checked) > 0
         ]
         per_step = self._party.config.training.groups_per_step
-        return self._take(
-            [(c.batch, c.group_index) for c in select(candidates, wanted, groups_per_step=per_step, caps=caps)]
-        )
+        return [(c.batch, c.group_index) for c in select(candidates, count, groups_per_step=per_step, caps=caps)]
+
+    @property
+    def _any_place(self) -> bool:
+        return self._party.config.training.places == "any"
+
+    def _information(self, group: CheckedGroup) -> float:
+        if self._any_place:
+            return 0.0
+        return information(group.reward, group.spread, self._party.trainer.own_rate(group.group.task))
 
     def take_all(self) -> list[PeerGroup]:
         """Every group that is here; they are used with that."""
@@ -189,10 +243,14 @@ class Mailbox:
             taken.append(self._groups.pop((name, index)))
         return taken
 
-    def forget(self, *, round_number: int) -> None:
+    def forget(self, *, round_number: int, created_since_ms: int = 0) -> None:
         """Groups that are too old for a step from now on, and batches without an unused one."""
         oldest = round_number - self._party.config.caps.max_age_rounds
-        gone = [name for name, kept in self._names.items() if not kept.unused or kept.arrived_round < oldest]
+        gone = [
+            name
+            for name, kept in self._names.items()
+            if not kept.unused or kept.arrived_round < oldest or kept.created_at_ms < created_since_ms
+        ]
         for name in gone:
             for index in self._names.pop(name).unused:
                 del self._groups[name, index]

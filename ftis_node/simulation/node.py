@@ -111,13 +111,14 @@ class SimulatedNode:
         vain = 0
         while len(own) < count:
             payload, window = self._generate(count - len(own), round_number, now_ms, clock)
-            with clock.phase("exchanging"):
-                own_parts = list(split_payload(payload))
-                spoiled = self._spoiled(payload, window, round_number)
-                parts = own_parts if spoiled is payload else list(split_payload(spoiled))
-                batches += [self._sign(part, now_ms=now_ms, epoch=epoch) for part, _ in parts]
+            own_parts = [part for part, _ in split_payload(payload)]
             with clock.phase("checking"):
-                fresh = [group for part, _ in own_parts for group in self._read(decode_payload(part), window)]
+                fresh = [group for part in own_parts for group in self._read(decode_payload(part), window)]
+            with clock.phase("exchanging"):
+                sent = self._to_send(payload, fresh)
+                spoiled = self._spoiled(sent, window, round_number)
+                parts = own_parts if spoiled is payload else [part for part, _ in split_payload(spoiled)]
+                batches += [self._sign(part, now_ms=now_ms, epoch=epoch) for part in parts]
             own += fresh
             vain = 0 if fresh else vain + 1
             if vain == GENERATIONS_IN_VAIN:
@@ -137,7 +138,7 @@ class SimulatedNode:
         if not slots:
             raise ConfigError(
                 f"run.assignment.quota = {run.manifest.assignment.quota}: party {self.spec.name!r} has used up its"
-                f" prompts of the window in round {round_number}; raise it, or round_seconds"
+                f" prompts of the window in round {round_number}; raise it, or what a round takes of the simulated time"
             )
         with clock.phase("generating"):
             seed = derived_seed(self.seed, round_number, window, first)
@@ -146,6 +147,11 @@ class SimulatedNode:
         clock.generation.append(stats)
         clock.generated_sequences += sum(len(group.completions) for group in payload.groups)
         return payload, window
+
+    def _to_send(self, payload: RolloutPayload, groups: Sequence[OwnGroup]) -> RolloutPayload:
+        """What of a payload others get, of which ``groups`` were read."""
+        del groups
+        return payload
 
     def _spoiled(self, payload: RolloutPayload, window: int, round_number: int) -> RolloutPayload:
         """What is published: of a hostile party something else than it trains on itself."""

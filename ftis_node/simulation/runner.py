@@ -14,9 +14,11 @@ import torch
 from ftis_node.manifest import Run
 from ftis_node.simulation import checkpoint
 from ftis_node.simulation.checkpoint import Progress
-from ftis_node.simulation.evaluating import Evaluator, evaluations_due
+from ftis_node.simulation.engine import Engine, Moment
+from ftis_node.simulation.evaluating import Evaluator, evaluation_due
 from ftis_node.simulation.figures import DoneLine, EvaluationLine, RunLine
 from ftis_node.simulation.lockstep import Lockstep
+from ftis_node.simulation.node import SimulatedNode
 from ftis_node.simulation.results import (
     SCHEMA_VERSION,
     ResultFile,
@@ -26,6 +28,7 @@ from ftis_node.simulation.results import (
     result_path,
 )
 from ftis_node.simulation.specification import SimulationSpec
+from ftis_node.simulation.timed import Timed
 from ftis_node.tasks.registry import build_task
 from ftis_node.tasks.task import Task
 
@@ -95,39 +98,44 @@ class _Simulation:
         self._evaluator = evaluator
         self._checkpoint = results.path.with_suffix(".checkpoint")
         torch.set_num_threads(self._spec.torch_threads)
-        self._lockstep = Lockstep(self._spec, study.run, study.tasks, seed=seed)
+        self._engine: Engine = (
+            Timed(self._spec, study.run, study.tasks, self._evaluated, seed=seed)
+            if self._spec.pace == "costs"
+            else Lockstep(self._spec, study.run, study.tasks, seed=seed)
+        )
 
     def finish(self, tell: OnRound, must_stop: Callable[[], bool]) -> bool:
         started = time.monotonic()
         saved = self._begin_or_resume()
-        tell(self._lockstep.round)
-        while self._lockstep.round < self._spec.rounds:
+        engine = self._engine
+        tell(engine.progress)
+        while not engine.done:
             if must_stop():
-                if saved != self._lockstep.round:
+                if saved != engine.round:
                     self._save()
                 return False
-            self._results.write(self._lockstep.advance())
-            self._results.write(self._evaluate())
-            if self._lockstep.round % self._spec.checkpoint_every == 0:
+            self._results.write(engine.advance())
+            self._results.write(self._evaluations_of_the_round())
+            if engine.round % self._spec.checkpoint_every == 0:
                 self._save()
-                saved = self._lockstep.round
-            tell(self._lockstep.round)
-        self._results.write([DoneLine(rounds=self._spec.rounds, seconds=round(time.monotonic() - started, 2))])
+                saved = engine.round
+            tell(engine.progress)
+        self._results.write([DoneLine(rounds=engine.most_rounds, seconds=round(time.monotonic() - started, 2))])
         self._results.sync()
         self._checkpoint.unlink(missing_ok=True)
         return True
 
     def _begin_or_resume(self) -> int | None:
         """Returns the round of the checkpoint that there is now."""
-        device = str(next(self._lockstep.nodes[0].party.loaded.model.parameters()).device)
+        device = str(next(self._engine.nodes[0].party.loaded.model.parameters()).device)
         here = environment(device)
         begun = self._results.first_line()
         if begun is not None and self._checkpoint.exists():
             check_same_run(begun, self._results.path, self._spec, here=here)
-            progress = checkpoint.restore(self._checkpoint, self._lockstep)
+            progress = checkpoint.restore(self._checkpoint, self._engine)
             self._results.cut(progress.results_bytes)
-            log.info("%s: goes on after round %d", self._results.path, self._lockstep.round)
-            return self._lockstep.round
+            log.info("%s: goes on after round %d", self._results.path, self._engine.round)
+            return self._engine.round
         # Without a checkpoint there is nothing to go on from.
         self._results.cut(0)
         first = RunLine(
@@ -138,17 +146,25 @@ class _Simulation:
             made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
         self._results.write([first])
-        self._results.write(self._evaluate())
+        self._results.write(self._evaluations_of_the_round())
         return None
 
     def _save(self) -> None:
-        checkpoint.save(self._checkpoint, self._lockstep, Progress(self._results.sync()))
+        checkpoint.save(self._checkpoint, self._engine, Progress(self._results.sync()))
 
-    def _evaluate(self) -> Iterator[EvaluationLine]:
-        """What is due after this round. Hostile parties are not measured."""
-        done = self._lockstep.round
-        for node in self._lockstep.nodes:
-            if node.spec.harm is None:
-                for wanted in evaluations_due(self._spec, done):
-                    task = self._study.evaluations[wanted.name]
-                    yield self._evaluator.evaluate(self._spec, node, wanted, task, round_number=done)
+    def _evaluations_of_the_round(self) -> Iterator[EvaluationLine]:
+        """What is due after this round in lockstep; otherwise the parties ask for it. Hostile ones are not measured."""
+        done = self._engine.round
+        if self._spec.pace == "lockstep" and evaluation_due(self._spec, done):
+            for node in self._engine.nodes:
+                if node.spec.harm is None:
+                    yield from self._evaluated(node, Moment(done, at_an_end=done in (0, self._spec.rounds)))
+
+    def _evaluated(self, node: SimulatedNode, moment: Moment) -> list[EvaluationLine]:
+        return [
+            self._evaluator.evaluate(
+                self._spec, node, wanted, self._study.evaluations[wanted.name], round_number=moment.round,
+                at_an_end=moment.at_an_end,
+            ).model_copy(update={"time": moment.time, "own_tokens": moment.own_tokens})
+            for wanted in self._spec.evaluations
+        ]  # fmt: skip

@@ -20,6 +20,7 @@ from ftis_node.manifest import (
     TaskSpec,
 )
 from ftis_node.sections import Section, parse_section, read_toml
+from ftis_node.simulation.pace import Costs, Pace, check_pace
 from ftis_node.tasks.registry import EVALUATION_ONLY, FILE_PREFIX, TEST_SUFFIX, TaskSources, build_task, check_task
 
 Harm = Literal["noise", "wrong", "rambling", "copies"]
@@ -70,6 +71,7 @@ class SimulatedParty(Section):
 
     name: Name = Field(description="in the results; seeds and prompts follow from it")
     node: NodeConfig = NodeConfig()
+    costs: Costs = Field(default=Costs(), description="with pace = 'costs'")
     harm: Harm | None = Field(default=None, description="what it publishes instead of what it sampled")
     harm_share: float = Field(
         default=0.5, gt=0, le=1, description="of each group's completions; if all are alike, none has an advantage"
@@ -102,14 +104,31 @@ class SimulationSpec(Section):
     ``collaboration``: ``vertical`` is what the daemon does, ``alone`` gives every party own groups only, and with
     ``horizontal`` all parties sample ``group_size`` completions each of the same ``groups_per_step`` prompts, and those
     of one prompt make one group, whoever sampled them (caps on selection don't apply).
+
+    ``pace``: in ``lockstep`` all take each step together. With ``costs`` nobody waits for anybody: a party pays
+    simulated seconds for what it samples and trains, sends each piece of its samples as soon as it is done, and takes
+    its step when ``filling`` says so, with what has come by then. It ends after ``rounds`` of its own, or before what
+    it could not finish within ``seconds``.
     """
 
     name: Name
     run: SimulatedRun
-    rounds: int = Field(ge=1, le=1_000_000)
+    rounds: int = Field(ge=1, le=1_000_000, description="with pace = 'costs': the most of any party")
+    pace: Pace = "lockstep"
+    seconds: float | None = Field(
+        default=None, gt=0, le=1e9, description="with pace = 'costs': simulated time of the run; no bound if not set"
+    )
     parties: tuple[SimulatedParty, ...] = Field(min_length=1, max_length=64)
     evaluations: tuple[EvaluationSet, ...] = Field(default=(), max_length=32)
-    eval_every: int = Field(default=10, ge=0, description="rounds; 0: at the start and at the end only")
+    eval_every: int = Field(
+        default=10, ge=0, description="rounds (with pace = 'costs' a party's own); 0: at the start and at the end only"
+    )
+    eval_seconds: float | None = Field(
+        default=None, gt=0, le=1e9, description="with pace = 'costs': simulated seconds, in the place of eval_every"
+    )
+    latency_seconds: float = Field(
+        default=0.0, ge=0, le=1e6, description="with pace = 'costs': from publishing to arrival"
+    )
     collaboration: Collaboration = "vertical"
     staleness: int = Field(default=0, ge=0, le=1000, description="rounds after which peers' batches arrive")
     scores: Literal["on", "off"] = Field(default="on", description="on: who is rejected too often is banned")
@@ -127,6 +146,7 @@ class SimulationSpec(Section):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"{what}: {twice[0]!r} is there twice; each needs a name of its own")
+        check_pace(self)
         age, limit = self.staleness * self.round_seconds, self.run.limits.max_age_seconds
         if age > limit:
             raise ValueError(

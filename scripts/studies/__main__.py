@@ -25,6 +25,7 @@ from scripts.studies import (
     harm,
     heterogeneity,
     how_many,
+    in_time,
     learning_rate,
     staleness,
     threshold,
@@ -40,7 +41,7 @@ STUDIES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         learning_rate, which_part, heterogeneity, threshold, direction, foreign_tokenizers, how_many, staleness, harm,
-        controls,
+        controls, in_time,
     )
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ftis_node.sections import parse_section
+from ftis_node.simulation.pace import Costs
 from ftis_node.simulation.specification import EvaluationSet, SimulationSpec
 from scripts.studies.sets import TASKS, evaluation_sets
 
@@ -72,9 +73,13 @@ class Setting:
     def simulation(
         self, name: str, parties: Mapping[str, str], *, ftis: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None, caps: Mapping[str, Any] | None = None,
-        harm: Mapping[str, Mapping[str, Any]] | None = None, skills: bool = False, **fields: Any,
+        harm: Mapping[str, Mapping[str, Any]] | None = None, costs: Mapping[str, Costs] | None = None,
+        skills: bool = False, **fields: Any,
     ) -> SimulationSpec:  # fmt: skip
-        """``parties`` maps names to models; ``harm`` has what is hostile about one. The batch is shared out evenly."""
+        """``parties`` maps names to models; ``harm`` has what is hostile about one. The batch is shared out evenly.
+
+        ``fields`` are the specification's own, and go before what is said here.
+        """
         evaluations = self.skill_evaluations if skills else self.evaluations
         spec = {
             "name": name,
@@ -84,12 +89,13 @@ class Setting:
                 "tasks": self.skills if skills else self.tasks, "group_size": self.group_size, "limits": self.limits
             },
             "parties": [
-                {"name": party, "node": self._node(model, share, ftis, training, caps), **hostile}
+                {"name": party, "node": self._node(model, share, ftis, training, caps), **hostile, **cost}
                 for party, model in parties.items()
                 for hostile in [(harm or {}).get(party, {})]
                 # Who harms samples whole batches of its own: it learns from nobody, and sends the others several times
                 # what they expect.
                 for share in [1.0 if hostile else 1 / len(parties)]
+                for cost in [{"costs": costs[party]} if costs else {}]
             ],
             "evaluations": evaluations,
             "data": {"files": dict(self.data)},
