@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 Method = Literal["nois", "vis", "tis", "f-nois", "f-vis", "f-tis"]
 KlEstimator = Literal["k3", "k3_forward", "k1_mean", "k1_sum"]
 AdvantageNorm = Literal["std", "none"]
+Guidance = Literal["off", "own-rate"]
 
 DEFAULT_K3_THRESHOLD = 50.0
 
@@ -23,7 +24,8 @@ class FtisConfig:
     contributes. Its default, 50, is calibrated for the ``k3`` estimator only: any other estimator
     needs a number of its own, or ``"auto"``: then every step's number comes from the divergences of
     peers' samples before it (``training.threshold``). ``truncation`` is the upper bound C of the
-    importance weight (``inf`` switches truncation off).
+    importance weight (``inf`` switches truncation off). With ``guidance`` a peer's completion that is better than own
+    ones usually are gets an advantage for that, and its weight a lower bound (``training.guidance``).
     """
 
     method: Method = Field(
@@ -39,6 +41,13 @@ class FtisConfig:
     )
     kl_estimator: KlEstimator = Field(default="k3", description="k3, k3_forward, k1_mean or k1_sum")
     clip_epsilon: float = Field(default=0.2, gt=0, lt=1, description="clip range of the policy ratio")
+    guidance: Guidance = Field(
+        default="off", description="own-rate: peers' right answers teach where own ones are mostly wrong; off"
+    )
+    guidance_floor: float = Field(
+        default=1.0, ge=0, allow_inf_nan=False,
+        description="with guidance: least weight of a peer's right answer where own ones are always wrong",
+    )  # fmt: skip
 
     @field_validator("kl_threshold", mode="before")
     @classmethod
@@ -59,6 +68,20 @@ class FtisConfig:
         elif self.kl_threshold != "auto" and math.isnan(self.kl_threshold):
             raise ValueError("kl_threshold must be a number, not nan")
         return self
+
+    @model_validator(mode="after")
+    def _guidance_has_weights_to_bound(self) -> Self:
+        if self.guidance != "off" and not self.weighs:
+            raise ValueError(
+                f"guidance = {self.guidance!r} needs method 'tis' or 'f-tis', not {self.method!r}: others don't weigh"
+                " tokens by their importance, or take it for the ratio"
+            )
+        return self
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the method has truncated importance weights."""
+        return self.method.endswith("tis")
 
     @property
     def filters(self) -> bool:

@@ -112,11 +112,15 @@ class OwnGroups:
         return any(checked.rewards) or self._party.config.training.places == "any"
 
     def _take(self, payload: RolloutPayload, window: int) -> list[CheckedGroup | Rejected]:
-        """Groups of this round; returns what the check of each says."""
+        """Groups of this round; returns what the check of each says.
+
+        After a crash they are taken again, by a trainer that is back where the round began.
+        """
         results = [check(self._party, self._peer_id, window, payload, index) for index in range(len(payload.groups))]
         for group, checked in zip(payload.groups, results, strict=True):
             if isinstance(checked, Rejected):
                 log.error("an own group fails the check and is not used: %s", checked.detail)
             else:
                 self._groups[window, group.slot] = training_group(self._party, checked, OWN)
+                self._party.trainer.observe_own(group.task, checked.reward)
         return results

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError, WireError
 from ftis_node.inbox.content import CheckedGroup
+from ftis_node.inbox.information import information
 from ftis_node.inbox.selection import Candidate, Source, plenty, select
 from ftis_node.inbox.verify import Rejected
 from ftis_node.round import Party, check, training_group
@@ -133,8 +134,23 @@ class PeerGroups:
         return {
             (g.name, g.group_index): g
             for g in ready
-            if (g.spread or self._any_place) and (not g.suspect or g.name == suspect)
+            if (self._any_place or self._information(g) > 0) and (not g.suspect or g.name == suspect)
         }
+
+    def _information(self, group: ReadyGroup) -> float:
+        if self._any_place:
+            return 0.0
+        own_rate = None if group.spread else self._own_rate(group)
+        return information(group.reward or 0.0, group.spread or 0.0, own_rate)
+
+    def _own_rate(self, group: ReadyGroup) -> float | None:
+        """In its task, which the store doesn't know: after a restart groups are checked again."""
+        if self._config.ftis.guidance == "off":
+            return None
+        key = group.name, group.group_index
+        if key not in self._checked and (again := self._check_again(group)) is not None:
+            self._checked[key] = again
+        return self._party.trainer.own_rate(self._checked[key].group.task) if key in self._checked else None
 
     def _ready(self) -> list[ReadyGroup]:
         return self._store.inbox.ready(READY_LIMIT)
@@ -157,7 +173,7 @@ class PeerGroups:
                 received_at_ms=group.received_at_ms,
                 age=self._round - group.arrived_round,
                 author_groups=group.author_groups,
-                spread=group.spread or 0.0,
+                information=self._information(group),
             )
             for group in self._usable().values()
         ]

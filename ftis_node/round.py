@@ -238,16 +238,20 @@ def check(party: Party, author: PeerId, window: int, payload: RolloutPayload, in
 
 
 def training_group(party: Party, checked: CheckedGroup, origin: str) -> TrainingGroup:
-    """The trainer's view of a checked group; ``origin`` is ``"own"`` or the author's hex id."""
+    """The trainer's view of a checked group; ``origin`` is ``"own"`` or the author's hex id.
+
+    A peer's group guides where it is known how often own completions are right: of ones observed before.
+    """
     prompt = prompt_ids(party.loaded, checked.item)
     to_sequence = _same_tokens if checked.same_tokenizer else _foreign_tokens
-    baseline = sum(checked.rewards) / len(checked.rewards)
+    baseline = checked.reward
     return TrainingGroup(
         origin=origin,
         sequences=tuple(
             to_sequence(party, prompt, completion, reward, baseline)
             for completion, reward in zip(checked.group.completions, checked.rewards, strict=True)
         ),
+        own_rate=None if origin == OWN else party.trainer.own_rate(checked.group.task),
     )
 
 

@@ -49,8 +49,10 @@ def write_study(folder: Path, text: str = STUDY) -> Path:
 
 
 def party(name: str, *, training: dict[str, Any] | None = None, caps: dict[str, Any] | None = None, **rest: Any) -> Any:
-    """A party with a small model as raw values."""
-    settings = {"groups_per_step": 8, "min_own_share": 0.5, "agreement_every": 0, "learning_rate": 3e-4}
+    """A party with a small model as raw values; every group takes a place, so that counts are known beforehand."""
+    settings = {
+        "groups_per_step": 8, "min_own_share": 0.5, "agreement_every": 0, "learning_rate": 3e-4, "places": "any",
+    }  # fmt: skip
     node = {
         "model": {"name": "builtin:small"},
         "training": {**settings, **(training or {})},

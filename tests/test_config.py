@@ -93,3 +93,20 @@ def test_files_that_cannot_be_read_are_named(tmp_path) -> None:
 
 def test_own_share_is_rounded_up() -> None:
     assert load_node_config(None, ("training.groups_per_step=10",)).training.own_groups == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("ftis.guidance=own-rate", "ftis.method=f-nois"), "guidance = 'own-rate' needs method 'tis' or 'f-tis'"),
+        (("ftis.guidance=own-rate", "ftis.method=vis"), "needs method 'tis' or 'f-tis', not 'vis'"),
+        (("ftis.guidance=always",), "ftis.guidance = 'always': input should be 'off' or 'own-rate'"),
+        (("ftis.guidance_floor=-0.5",), "ftis.guidance_floor = -0.5: input should be greater than or equal to 0"),
+        (("ftis.guidance_floor=inf",), "ftis.guidance_floor = inf: input should be a finite number"),
+    ],
+)
+def test_guidance_that_has_no_meaning_is_one_line(overrides: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_node_config(None, overrides)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

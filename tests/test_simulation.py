@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from ftis_node import learner, own_groups, peer_groups
-from ftis_node.config import CapsConfig, ModelConfig, NodeConfig, TrainingConfig
+from ftis_node.config import CapsConfig, FtisConfig, ModelConfig, NodeConfig, PlaceTakers, TrainingConfig
 from ftis_node.errors import ConfigError
 from ftis_node.inbox.verify import Accepted, Known, Opened, open_batch, verify
 from ftis_node.learner import Learner
+from ftis_node.objective import Guidance
 from ftis_node.round import OWN
 from ftis_node.round_report import RoundClock
 from ftis_node.simulation.figures import Fates
@@ -18,6 +19,7 @@ from ftis_node.simulation.lockstep import EPOCH, START_MS, Lockstep
 from ftis_node.simulation.mailbox import Arrivals
 from ftis_node.simulation.node import SimulatedNode, identity_of, seed_of
 from ftis_node.simulation.runner import prepare
+from ftis_node.simulation.specification import SimulationSpec
 from ftis_node.store.authors import Measurement
 from ftis_node.store.network import NetworkStore, ReceivedBatch
 from ftis_node.training.threshold import FLOOR_PER_TOKEN
@@ -218,9 +220,15 @@ def test_a_window_without_prompts_left_is_one_line() -> None:
 # --- the daemon's own path ------------------------------------------------------------------------
 
 
-def test_one_step_is_the_daemons_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("places", "guidance"), [("any", "off"), ("informative", "own-rate")])
+def test_one_step_is_the_daemons_own(
+    places: PlaceTakers, guidance: Guidance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A daemon's learner with Ann's identity and seed, and Bob's batch in its store, ends with Ann's weights."""
-    simulation, batches = _with_batches_of_bob()
+    # With an own rate from the first groups on.
+    monkeypatch.setattr("ftis_node.training.guidance.FEWEST", 1)
+    ann_spec = party("ann", training={"places": places}, node={"ftis": {"guidance": guidance}})
+    simulation, batches = _with_batches_of_bob(make_spec(ann_spec, party("bob", training={"places": places})))
     (ann, _), expected = simulation.advance(), simulation.nodes[0]
     now_ms = START_MS + 60_000
     for module in (learner, own_groups, peer_groups):
@@ -229,9 +237,10 @@ def test_one_step_is_the_daemons_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
         model=ModelConfig(name="builtin:small"),
         training=TrainingConfig(
             groups_per_step=GROUPS, min_own_share=0.5, agreement_every=0, learning_rate=3e-4, max_rounds=1,
-            collect_timeout=0, places="any", seed=seed_of(0, "ann"), micro_batch_tokens=16_384,
+            collect_timeout=0, places=places, seed=seed_of(0, "ann"), micro_batch_tokens=16_384,
         ),
         caps=CapsConfig(newcomer_groups=0),
+        ftis=FtisConfig(guidance=guidance),
     )  # fmt: skip
     run = expected.party.run
     store = NetworkStore(tmp_path)
@@ -266,9 +275,8 @@ def test_one_step_is_the_daemons_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     store.close()
 
 
-def _with_batches_of_bob() -> tuple[Lockstep, list[bytes]]:
+def _with_batches_of_bob(spec: SimulationSpec) -> tuple[Lockstep, list[bytes]]:
     """A simulation before its first round, and what Bob will publish in it."""
-    spec = make_spec()
     twin = lockstep(spec)
     bob = twin.nodes[1]
     twin.round = 1

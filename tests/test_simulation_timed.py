@@ -31,6 +31,8 @@ GROUPS, FLOOR, SIZE = 8, 2, 4
 def timed_spec(*parties: Any, **rest: Any) -> SimulationSpec:
     quarter = {"min_own_share": FLOOR / GROUPS}
     parties = parties or (party("ann", training=quarter), party("bob", training=quarter, node=LARGE))
+    for each in parties:
+        each["node"]["training"]["places"] = "informative"
     return make_spec(*parties, **{"pace": "costs", "run": LONG_LIVED, **rest})
 
 

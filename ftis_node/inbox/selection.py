@@ -16,7 +16,7 @@ from ftis_node.types import BatchName, PeerId
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A group that could be used: ``spread`` is of its rewards, ``age`` in own rounds since it arrived."""
+    """A group that could be used: ``information`` as in ``inbox.information``, ``age`` in own rounds since arrival."""
 
     batch: BatchName
     group_index: int
@@ -26,7 +26,7 @@ class Candidate:
     received_at_ms: int
     age: int
     author_groups: int
-    spread: float
+    information: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Source:
     author_groups: int
 
 
-SPREAD_STEP = 0.125
-SPREAD_LEVELS = 4
+INFORMATION_STEP = 0.125
+INFORMATION_LEVELS = 4
 """Rewards are 0 to 1, so a spread is 0.5 at most. Of eight completions one that is right, or wrong, is level 2, more
 are level 3: within a level the newer group is worth more than the last bit of spread."""
 
@@ -57,7 +57,7 @@ def plenty(sources: Sequence[Source], wanted: int) -> list[Candidate]:
             received_at_ms=0,
             age=0,
             author_groups=source.author_groups,
-            spread=0.0,
+            information=0.0,
         )
         for source in sources
         for index in range(wanted)
@@ -104,5 +104,5 @@ def _cap(share: float, groups_per_step: int) -> int:
 
 
 def _order(candidate: Candidate) -> tuple[int, int, float, bytes, int]:
-    level = min(SPREAD_LEVELS - 1, int(candidate.spread / SPREAD_STEP))
-    return -level, -candidate.received_at_ms, -candidate.spread, candidate.batch, candidate.group_index
+    level = min(INFORMATION_LEVELS - 1, int(candidate.information / INFORMATION_STEP))
+    return -level, -candidate.received_at_ms, -candidate.information, candidate.batch, candidate.group_index

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from ftis_node.filling import Filling, Places, next_chunk, places_for_peers
 from ftis_node.manifest import Run
 from ftis_node.round import OWN
 from ftis_node.round_report import RoundClock
@@ -209,15 +210,24 @@ class Lockstep:
         )
 
     def _fill(self, desk: _Desk) -> tuple[list[TrainingGroup], list[tuple[str, ...]]]:
-        wanted = desk.node.party.config.training.groups_per_step
-        missing = wanted - len(desk.own)
+        places = Places(desk.node.party.config.training.groups_per_step, self._own_groups(desk))
         with desk.clock.phase("checking"):
-            chosen = desk.mailbox.choose(missing, self.round) if missing else []
-            peers = [desk.node.as_training(group) for group in chosen]
-        if len(desk.own) + len(peers) < wanted:
-            self._sample(desk, wanted - len(desk.own) - len(peers), late=True)
-        groups = [*(group.training for group in desk.own), *peers]
+            room = places_for_peers(self._filling(desk), places)
+            peers = [desk.node.as_training(group) for group in desk.mailbox.choose(room, self.round)] if room else []
+        while count := next_chunk(self._filling(desk), len(peers), places):
+            self._sample(desk, count, late=True)
+        # Where nothing teaches, the step says itself why it is none.
+        own = self._placed(desk) if peers else self._placed(desk) or desk.own
+        groups = [*(group.training for group in own), *peers]
         return groups, [(self._origin(group.origin),) * len(group.sequences) for group in groups]
+
+    def _filling(self, desk: _Desk) -> Filling:
+        return Filling(sampled=len(desk.own), own=len(self._placed(desk)))
+
+    def _placed(self, desk: _Desk) -> list[OwnGroup]:
+        """Own groups that take a place in the step."""
+        any_place = desk.node.party.config.training.places == "any"
+        return [own for own in desk.own if any_place or own.checked.spread]
 
     def _merge(self, desk: _Desk) -> tuple[list[TrainingGroup], list[tuple[str, ...]]]:
         with desk.clock.phase("checking"):

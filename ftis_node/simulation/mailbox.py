@@ -72,39 +72,6 @@ class PeerGroup:
     checked: CheckedGroup
 
 
-class MailboxState(_State):
-    """All of a mailbox, for a checkpoint. Authors by hex id."""
-
-    batches: list[KeptBatch] = []
-    authors: dict[str, AuthorState] = {}
-
-
-@dataclass
-class Arrivals:
-    """What came in one round: rejections by author (hex id) and reason."""
-
-    accepted_sequences: int = 0
-    rejected_batches: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    rejected_groups: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    unusable_groups: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-
-
-@dataclass(frozen=True)
-class PeerGroup:
-    """A checked group of somebody else."""
-
-    author: PeerId
-    checked: CheckedGroup
-
-
-Wanted = Callable[[CheckedGroup], bool]
-
-
-def any_group(group: CheckedGroup) -> bool:
-    del group
-    return True
-
-
 class Mailbox:
     """One party's. ``prompts_of`` says whose prompts a peer was asked: its own, or those that all have in common."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftis_node.agreement import agreement_of_round
 from ftis_node.errors import ConfigError, RolloutError
@@ -120,6 +120,8 @@ class SimulatedNode:
                 parts = own_parts if spoiled is payload else [part for part, _ in split_payload(spoiled)]
                 batches += [self._sign(part, now_ms=now_ms, epoch=epoch) for part in parts]
             own += fresh
+            for group in fresh:
+                self.party.trainer.observe_own(group.checked.group.task, group.checked.reward)
             vain = 0 if fresh else vain + 1
             if vain == GENERATIONS_IN_VAIN:
                 raise RolloutError(
@@ -149,9 +151,11 @@ class SimulatedNode:
         return payload, window
 
     def _to_send(self, payload: RolloutPayload, groups: Sequence[OwnGroup]) -> RolloutPayload:
-        """What of a payload others get, of which ``groups`` were read."""
-        del groups
-        return payload
+        """What of a payload others get, of which ``groups`` were read: nobody learns from what is wrong throughout."""
+        if self.party.config.training.places == "any":
+            return payload
+        in_vain = {own.checked.group.slot for own in groups if not any(own.checked.rewards)}
+        return replace(payload, groups=tuple(group for group in payload.groups if group.slot not in in_vain))
 
     def _spoiled(self, payload: RolloutPayload, window: int, round_number: int) -> RolloutPayload:
         """What is published: of a hostile party something else than it trains on itself."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,16 +22,12 @@ from ftis_node.wire.codec import decode_payload, encode_payload
 
 
 class PacedNode(SimulatedNode):
-    """Keeps what it sampled for the round under way, and sends no group of which nobody learns what is right."""
+    """Keeps what it sampled for the round under way."""
 
     def __init__(self, spec: SimulatedParty, run: Run, *, seed: int, tasks: Mapping[str, Task]) -> None:
         super().__init__(spec, run, seed=seed, tasks=tasks, common_prompts=None)
         self.sampled: list[tuple[RolloutPayload, int]] = []
         """Payloads of the round under way as they came out of the codec, with their windows."""
-
-    def _to_send(self, payload: RolloutPayload, groups: Sequence[OwnGroup]) -> RolloutPayload:
-        in_vain = {own.checked.group.slot for own in groups if not any(own.checked.rewards)}
-        return replace(payload, groups=tuple(group for group in payload.groups if group.slot not in in_vain))
 
     def _read(self, payload: RolloutPayload, window: int) -> list[OwnGroup]:
         self.sampled.append((payload, window))

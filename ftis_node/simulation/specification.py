@@ -167,6 +167,11 @@ class SimulationSpec(Section):
                 "node.ftis.kl_threshold must be a number with collaboration = 'horizontal': in a group of all parties'"
                 " samples peers' ones can't be told apart"
             )
+        if any(party.node.ftis.guidance != "off" for party in self.parties):
+            raise ValueError(
+                "node.ftis.guidance must be 'off' with collaboration = 'horizontal': a group of all parties' samples"
+                " has a baseline of its own"
+            )
         if any(party.node.training.agreement_every for party in self.parties):
             raise ValueError(
                 "node.training.agreement_every must be 0 with collaboration = 'horizontal': prompts that one party"

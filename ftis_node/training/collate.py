@@ -38,12 +38,14 @@ class TrainingSequence:
 class TrainingGroup:
     """The completions of one prompt by one author; ``origin`` is ``"own"`` or a peer's hex id.
 
-    ``weight``, 0 to 1, is a factor on the loss of its sequences; with 0 they are left out.
+    ``weight``, 0 to 1, is a factor on the loss of its sequences; with 0 they are left out. ``own_rate``, 0 to 1, is how
+    often this party is right where the group's prompt comes from; with it the group guides (``training.guidance``).
     """
 
     origin: str
     sequences: tuple[TrainingSequence, ...]
     weight: float = 1.0
+    own_rate: float | None = None
 
     @property
     def teaches(self) -> bool:

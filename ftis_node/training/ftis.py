@@ -32,7 +32,8 @@ class LossInputs:
     group, with N and G counted before anything was left out, times the group's own weight. Where
     ``loss_mask`` is 0 the log-probs may hold anything. ``chunk_ids`` says which local tokens belong
     to one chunk of an aligned foreign tokenization (equal, consecutive numbers per sequence); a
-    chunk's behaviour log-prob is the value at its first token.
+    chunk's behaviour log-prob is the value at its first token. ``weight_floors`` are lower bounds of the importance
+    weight where the advantage is above 0: what a peer can do and this party can't (``training.guidance``).
     """
 
     policy_logprobs: Tensor  # [S, T] float
@@ -42,6 +43,7 @@ class LossInputs:
     advantages: Tensor  # [S] float
     sequence_weights: Tensor  # [S] float
     chunk_ids: Tensor | None = None  # [S, T] long
+    weight_floors: Tensor | None = None  # [S] float
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,10 @@ def ftis_loss(inputs: LossInputs, config: FtisConfig) -> LossOutputs:
         keep = ~((advantages < 0) & (divergence > config.kl_threshold))
 
     log_limit = math.log(config.truncation)
-    weighted = config.method.endswith("tis")
-    weight = torch.exp(log_weight.clamp(max=log_limit)) if weighted else torch.ones_like(policy)
+    weight = torch.exp(log_weight.clamp(max=log_limit)) if config.weighs else torch.ones_like(policy)
+    if inputs.weight_floors is not None and config.guidance != "off":
+        floors = inputs.weight_floors.detach().masked_fill(advantages <= 0, 0.0)
+        weight = torch.maximum(weight, floors.unsqueeze(1))
     reference = behavior if config.method.endswith("vis") else old
     used = mask & keep.unsqueeze(1)
     # A dropped sequence may hold any distance: its exponential must not overflow into the gradient.

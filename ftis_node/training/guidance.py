@@ -70,8 +70,8 @@ def guided(
     """
     if all(rate is None for rate in own_rates):
         return advantages, None
-    rates = torch.tensor([torch.inf if rate is None else rate for rate in own_rates], dtype=rewards.dtype)
-    gain = (rewards - rates).clamp(min=0.0).masked_fill(advantages < 0, 0.0).to(advantages.dtype)
+    rates = torch.tensor([torch.inf if rate is None else rate for rate in own_rates], dtype=advantages.dtype)
+    gain = (rewards.to(advantages.dtype) - rates).clamp(min=0.0).masked_fill(advantages < 0, 0.0)
     return torch.maximum(advantages, gain).where(gain > 0, advantages), floor * gain
 
 

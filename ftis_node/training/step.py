@@ -15,6 +15,7 @@ from torch import Tensor
 from ftis_node.config import AdvantageNorm
 from ftis_node.training.collate import MicroBatch, TrainingGroup, TrainingSequence
 from ftis_node.training.ftis import LossInputs, LossOutputs, group_advantages
+from ftis_node.training.guidance import guided
 
 Fate = Literal["trained", "filtered", "zero_advantage", "excluded"]
 
@@ -110,23 +111,28 @@ class StepBatch:
     weights: Tensor  # [S], 1 / (N * G) times the group's weight
     origins: tuple[str, ...]
     own: tuple[bool, ...]
+    floors: Tensor | None = None  # [S], of the importance weights; None where no group guides
 
 
-def lay_out(groups: Sequence[TrainingGroup], norm: AdvantageNorm) -> StepBatch:
-    """The sequences of these groups in one list, N and G counted over all of them."""
+def lay_out(groups: Sequence[TrainingGroup], norm: AdvantageNorm, *, floor: float = 0.0) -> StepBatch:
+    """The sequences of these groups in one list, N and G counted over all of them; ``floor`` is for what guides."""
     members = [(g, s) for g, group in enumerate(groups) for s in range(len(group.sequences))]
     sequences = tuple(
         groups[g].sequences[s] if groups[g].weight > 0 else _left_out(groups[g].sequences[s]) for g, s in members
     )
     rewards = torch.tensor([sequence.reward for sequence in sequences])
     group_ids = torch.tensor([g for g, _ in members])
+    advantages, floors = guided(
+        group_advantages(rewards, group_ids, norm), rewards, [groups[g].own_rate for g, _ in members], floor=floor
+    )
     return StepBatch(
         sequences=sequences,
         positions=tuple(members),
-        advantages=group_advantages(rewards, group_ids, norm),
+        advantages=advantages,
         weights=torch.tensor([groups[g].weight / (len(groups) * len(groups[g].sequences)) for g, _ in members]),
         origins=tuple(groups[g].origin for g, _ in members),
         own=tuple(groups[g].origin == OWN for g, _ in members),
+        floors=floors,
     )
 
 
@@ -170,6 +176,7 @@ def loss_inputs(batch: StepBatch, micro: MicroBatch, policy: Tensor, old: Tensor
         advantages=batch.advantages[rows].to(policy.device),
         sequence_weights=batch.weights[rows].to(policy.device),
         chunk_ids=micro.chunk_ids,
+        weight_floors=None if batch.floors is None else batch.floors[rows].to(policy.device),
     )
 
 

@@ -21,8 +21,9 @@ from torch import Tensor
 from ftis_node.config import FtisConfig, TrainingConfig
 from ftis_node.errors import OutOfMemoryError
 from ftis_node.memory import LARGEST_BUDGET, MemoryNeeds, cache_bytes, is_out_of_memory, measure
-from ftis_node.training import threshold
+from ftis_node.training import guidance, threshold
 from ftis_node.training.collate import TrainingGroup, TrainingSequence, collate
+from ftis_node.training.guidance import OwnRates
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.training.master_weights import MasterWeights
 from ftis_node.training.optimizer import build_optimizer, state_bytes
@@ -80,6 +81,7 @@ class Trainer:
             claim_bound=training.claim_bound,
         )  # fmt: skip
         self._history = History()
+        self._own_rates = OwnRates()
         self._masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
         self._optimizer = build_optimizer(self._masters.parameters, training, learning_rate)
         if training.gradient_checkpointing == "on":
@@ -100,12 +102,22 @@ class Trainer:
             "optimizer": self._optimizer.state_dict(),
             "masters": self._masters.state(),
             "threshold": threshold.to_state(self._history),
+            "own_rates": guidance.to_state(self._own_rates),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
         self._masters.load(state["masters"])
         self._history = threshold.from_state(state.get("threshold"))
+        self._own_rates = guidance.from_state(state.get("own_rates"))
+
+    def observe_own(self, task: str, reward: float) -> None:
+        """Of every own group its mean reward, before the step that it was sampled for."""
+        self._own_rates = guidance.observe(self._own_rates, task, reward)
+
+    def own_rate(self, task: str) -> float | None:
+        """How often own completions of a task are right lately; None without guidance, or where too few were seen."""
+        return None if self._ftis.guidance == "off" else self._own_rates.of(task)
 
     def needs(self, *, longest: int) -> MemoryNeeds:
         """Measure what a step takes: one forward and backward pass, no update."""
@@ -133,7 +145,7 @@ class Trainer:
         When memory runs out, the update that it ran out in is done again in micro-batches of half the size, as often as
         needed. Raises OutOfMemoryError when single sequences don't fit.
         """
-        batch = lay_out(groups, self._training.advantage_norm)
+        batch = self._lay_out(groups)
         active, ftis = active_rows(batch), self._objective(batch)
         started = time.monotonic()
         old = None
@@ -166,6 +178,9 @@ class Trainer:
             seconds_training=trained - scored,
         )
 
+    def _lay_out(self, groups: Sequence[TrainingGroup]) -> StepBatch:
+        return lay_out(groups, self._training.advantage_norm, floor=self._ftis.guidance_floor)
+
     def _updates(
         self, batch: StepBatch, rows: Sequence[int], ftis: FtisConfig, old: dict[int, Tensor] | None
     ) -> _Update:
@@ -186,7 +201,7 @@ class Trainer:
 
     def gradient_sketch(self, groups: Sequence[TrainingGroup]) -> Tensor | None:
         """``sketch`` of the objective's gradient on these groups alone; None where there is none. Takes no step."""
-        batch = lay_out(groups, self._training.advantage_norm)
+        batch = self._lay_out(groups)
         return self._in_smaller_pieces(batch, lambda: self._sketch(batch))
 
     def _in_smaller_pieces(self, batch: StepBatch, work: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftis_node.config import CapsConfig
-from ftis_node.inbox.selection import SPREAD_STEP, Candidate, Source, plenty, select
+from ftis_node.inbox.selection import INFORMATION_STEP, Candidate, Source, plenty, select
 from ftis_node.types import BatchName, PeerId
 
 
@@ -23,11 +23,11 @@ def candidate(
     network: str = "10.0.0.0/24",
     age: int = 0,
     groups: int = 1000,
-    spread: float = 0.5,
+    information: float = 0.5,
 ) -> Candidate:
     return Candidate(
         batch=BatchName(number.to_bytes(32, "big")), group_index=0, author=peer(author), neighbour=peer(neighbour),
-        address_range=network, received_at_ms=number, age=age, author_groups=groups, spread=spread,
+        address_range=network, received_at_ms=number, age=age, author_groups=groups, information=information,
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ candidates = st.lists(
         network=st.sampled_from(["10.0.0.0/24", "10.0.1.0/24"]),
         age=st.integers(0, 12),
         groups=st.integers(0, 40),
-        spread=st.floats(0, 0.5),
+        information=st.floats(0, 0.5),
     ),
     max_size=60,
 )
@@ -78,11 +78,11 @@ def test_what_is_left_out_is_older_or_capped(offered: list[Candidate], wanted: i
 
 
 def level(candidate: Candidate) -> int:
-    return min(3, int(candidate.spread / SPREAD_STEP))
+    return min(3, int(candidate.information / INFORMATION_STEP))
 
 
 def worth(candidate: Candidate) -> tuple[int, int, float]:
-    return level(candidate), candidate.received_at_ms, candidate.spread
+    return level(candidate), candidate.received_at_ms, candidate.information
 
 
 @settings(max_examples=200, deadline=None)
@@ -93,9 +93,9 @@ def test_nothing_that_mallory_can_claim_moves_it_ahead(
     honest: float, hostile: float, name: bytes, index: int, newer: int
 ) -> None:
     """A ground name and a place in the batch decide nothing; nor does sending late, against a higher level."""
-    alice = candidate(7, spread=honest)
+    alice = candidate(7, information=honest)
     mallory = replace(
-        candidate(7 + newer, author=2, neighbour=2, network="10.0.1.0/24", spread=hostile),
+        candidate(7 + newer, author=2, neighbour=2, network="10.0.1.0/24", information=hostile),
         batch=BatchName(name), group_index=index,
     )  # fmt: skip
     (first,) = select([mallory, alice], 1, groups_per_step=8, caps=CapsConfig())
@@ -108,7 +108,7 @@ def test_nothing_that_mallory_can_claim_moves_it_ahead(
 def test_imagined_groups_come_last_and_only_fill_up() -> None:
     """What nobody looked into yet is worth looking into where it adds something, and only there."""
     sources = [Source(peer(2), peer(2), "10.0.2.0/24", 1000)]
-    real = [candidate(number, spread=0.1) for number in range(3)]
+    real = [candidate(number, information=0.1) for number in range(3)]
     chosen = select([*plenty(sources, 5), *real], 5, groups_per_step=10, caps=CapsConfig())
     assert chosen[:3] == [real[2], real[1], real[0]]
     assert [c.author for c in chosen[3:]] == [peer(2)] * 2
@@ -117,8 +117,8 @@ def test_imagined_groups_come_last_and_only_fill_up() -> None:
 def test_most_informative_first() -> None:
     """Of eight completions: four right before one right, however much newer that is."""
     chosen = select(
-        [candidate(1, spread=0.5), candidate(2, spread=0.48), candidate(9, spread=0.33)], 2, groups_per_step=8,
-        caps=CapsConfig(),
+        [candidate(1, information=0.5), candidate(2, information=0.48), candidate(9, information=0.33)], 2,
+        groups_per_step=8, caps=CapsConfig(),
     )  # fmt: skip
     assert [c.received_at_ms for c in chosen] == [2, 1]
 
