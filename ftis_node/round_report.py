@@ -59,6 +59,7 @@ def build_report(
         own_sampled=len(own),
         own_informative=_informative(placed),
         peer_informative=_informative(peers),
+        peer_tokens=sum(group.tokens for group in peers),
         stepped=step.stepped,
         skipped_reason=step.skipped_reason,
         loss=step.loss,

@@ -69,7 +69,7 @@ class Totals(_Record):
     """Sums since the first round, as of the round that carries them.
 
     ``own_sampled`` counts own groups, ``own_informative`` and ``peer_informative`` those with unequal rewards that took
-    a place in a step.
+    a place in a step, ``peer_tokens`` the tokens of peers' completions that were trained on.
     """
 
     steps: Whole = 0
@@ -78,6 +78,7 @@ class Totals(_Record):
     own_sampled: Whole = 0
     own_informative: Whole = 0
     peer_informative: Whole = 0
+    peer_tokens: Whole = 0
     own: SequenceCounts = SequenceCounts()
     peers: SequenceCounts = SequenceCounts()
     seconds: PhaseSeconds = PhaseSeconds()
@@ -95,6 +96,7 @@ class RoundReport(_Record):
     own_sampled: Whole = 0
     own_informative: Whole = 0
     peer_informative: Whole = 0
+    peer_tokens: Whole = 0
     stepped: bool
     skipped_reason: str | None = None
     loss: float | None = None
@@ -127,6 +129,7 @@ def add_to_totals(before: Totals, report: RoundReport) -> RoundReport:
         own_sampled=before.own_sampled + report.own_sampled,
         own_informative=before.own_informative + report.own_informative,
         peer_informative=before.peer_informative + report.peer_informative,
+        peer_tokens=before.peer_tokens + report.peer_tokens,
         own=before.own.plus(report.own),
         peers=before.peers.plus(report.peers),
         seconds=before.seconds.plus(report.seconds),
