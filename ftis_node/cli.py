@@ -218,6 +218,10 @@ def evaluate(
     revision: RevisionOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    chat_template: Annotated[
+        list[str] | None,
+        typer.Option("--chat-template", metavar="KEY=VALUE", help="For its chat template: enable_thinking=false."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Greedy pass@1 of a model on a task, with a confidence interval and the completions to read."""
@@ -226,7 +230,7 @@ def evaluate(
 
     name, files = task_option(task, _files(data))
     options = EvalOptions(
-        model=model_options(model, revision=revision, dtype=dtype, device=device),
+        model=model_options(model, revision=revision, dtype=dtype, device=device, chat_template=chat_template or []),
         task=name,
         parameters=parameters_of(parameters or []),
         files=files,

@@ -36,6 +36,9 @@ class ModelConfig(Section):
         default="auto", description="auto: bfloat16 on GPU, float32 on CPU"
     )
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, max_length=32, description="for the model's chat template, { enable_thinking = false }"
+    )
 
     @property
     def label(self) -> str:

@@ -26,7 +26,7 @@ MAX_GROUP_SIZE = 1024
 ASSIGNMENT_DOMAIN = b"ftis-node/assignment/1"
 
 
-Scalar = bool | int | float | Annotated[str, Field(max_length=200)]
+Scalar = bool | int | float | Annotated[str, Field(max_length=4000)]
 Parameter = Scalar | Annotated[tuple[Scalar, ...], Field(max_length=64)]
 """A parameter of a task: as small as a hostile manifest may make it."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ class LoadedModel:
     tokenizer: Any
     vocabulary: Vocabulary
     pad_id: int
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def positions(self) -> int | None:
@@ -64,6 +67,7 @@ def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedMod
             first_line = f"{offline}, it is not in the cache, and there is no such folder here"
         raise ModelError(f"--model {config.name}: can't be loaded: {first_line}") from error
     vocabulary = vocabulary_of(tokenizer, _generation_ends(model), name=config.name)
+    _check_template_arguments(tokenizer, config)
     rows = model.get_input_embeddings().weight.shape[0]
     if vocabulary.size > rows:
         raise ModelError(f"--model {config.name}: its tokenizer has {vocabulary.size} ids, its embedding {rows} rows")
@@ -73,7 +77,7 @@ def load_model(config: ModelConfig, lora: LoraConfig, *, seed: int) -> LoadedMod
         model = _with_adapter(model, lora, seed)
     model.eval()
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else vocabulary.eos_token_ids[0]
-    return LoadedModel(config.name, model, tokenizer, vocabulary, int(pad_id))
+    return LoadedModel(config.name, model, tokenizer, vocabulary, int(pad_id), config.chat_template_kwargs)
 
 
 def _load(config: ModelConfig, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -139,22 +143,42 @@ def render_prompt(loaded: LoadedModel, prompt: str, *, system: str = "", raw: bo
     if tokenizer.chat_template is None:
         return tuple(tokenizer.encode(f"{system}\n\nUser: {prompt}\nAssistant:"))
     # The template writes the special tokens itself; adding them again would double the first one.
-    return tuple(tokenizer.encode(_through_template(tokenizer, prompt, system), add_special_tokens=False))
+    return tuple(tokenizer.encode(_through_template(loaded, prompt, system), add_special_tokens=False))
 
 
-def _through_template(tokenizer: Any, prompt: str, system: str) -> str:
+def _through_template(loaded: LoadedModel, prompt: str, system: str) -> str:
+    tokenizer, arguments = loaded.tokenizer, loaded.chat_template_kwargs
     user = {"role": "user", "content": prompt}
     if system:
         try:
-            return _apply(tokenizer, [{"role": "system", "content": system}, user])
+            return _apply(tokenizer, [{"role": "system", "content": system}, user], arguments)
         except TemplateError:  # some families have no system role, and their templates say so by raising
             user = {"role": "user", "content": f"{system}\n\n{prompt}"}
-    return _apply(tokenizer, [user])
+    return _apply(tokenizer, [user], arguments)
 
 
-def _apply(tokenizer: Any, messages: list[dict[str, str]]) -> str:
-    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+def _apply(tokenizer: Any, messages: list[dict[str, str]], arguments: Mapping[str, Any]) -> str:
+    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **arguments)
     return text
+
+
+def _check_template_arguments(tokenizer: Any, config: ModelConfig) -> None:
+    """Raises ModelError for arguments that the model's template doesn't take: it would ignore them."""
+    arguments = config.chat_template_kwargs
+    if not arguments:
+        return
+    where = f"model.chat_template_kwargs: {config.name}"
+    if tokenizer.chat_template is None:
+        raise ModelError(f"{where} has no chat template")
+    for name in arguments:
+        of_the_call = name in signature(tokenizer.apply_chat_template).parameters or name == "messages"
+        if of_the_call or not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+            raise ModelError(f"{where} has a chat template without {name!r}")
+    try:
+        _apply(tokenizer, [{"role": "user", "content": "?"}], arguments)
+    except (TemplateError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"{where} has a chat template that refuses {dict(arguments)}: {reason}") from error
 
 
 def torch_device(wanted: str) -> torch.device:

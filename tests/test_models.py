@@ -259,6 +259,49 @@ def test_a_system_text_with_every_kind_of_template() -> None:
     assert bytes(render_prompt(loaded, "1+2=", system="Add.")) == b"<user>Add.\n\n1+2=:"
 
 
+ALWAYS_THINKS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>\n{% endif %}"
+    "{% if style == 'odd' %}{{ raise_exception('no such style') }}{% endif %}"
+)
+
+
+def with_template(folder: Path, template: str) -> str:
+    source = model_folder(folder)
+    loaded = load(str(source))
+    loaded.tokenizer.chat_template = template
+    loaded.tokenizer.save_pretrained(source)
+    return str(source)
+
+
+def test_arguments_of_the_configuration_reach_the_chat_template(tmp_path: Path) -> None:
+    name = with_template(tmp_path, ALWAYS_THINKS)
+    loaded = load(name)
+    assert loaded.vocabulary.decode(render_prompt(loaded, "Hi"))[0].endswith(b"<assistant><think>\n")
+    config = ModelConfig(name=name, chat_template_kwargs={"enable_thinking": False})
+    loaded = load_model(config, LoraConfig(), seed=0)
+    for system in ("", "Be kind."):
+        prompt = loaded.vocabulary.decode(render_prompt(loaded, "Hi", system=system))[0]
+        assert prompt.endswith(b"<user>Hi<assistant><think></think>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"enable_thinkin": False}, "has a chat template without 'enable_thinkin'"),
+        ({"tokenize": True}, "has a chat template without 'tokenize'"),
+        ({"messages": "x"}, "has a chat template without 'messages'"),
+        ({"style": "odd"}, "has a chat template that refuses {'style': 'odd'}: no such style"),
+    ],
+)
+def test_arguments_that_the_chat_template_does_not_take(tmp_path: Path, arguments: dict, message: str) -> None:
+    config = ModelConfig(name=with_template(tmp_path, ALWAYS_THINKS), chat_template_kwargs=arguments)
+    with pytest.raises(ModelError, match=message):
+        load_model(config, LoraConfig(), seed=0)
+    with pytest.raises(ModelError, match="builtin:small has no chat template"):
+        load_model(ModelConfig(name="builtin:small", chat_template_kwargs=arguments), LoraConfig(), seed=0)
+
+
 def test_an_adapter_folder_is_its_base_with_the_adapter(tmp_path: Path) -> None:
     base = model_folder(tmp_path / "base")
     trained = load(str(base), 4)

@@ -32,21 +32,31 @@ def task_option(task: str, files: Mapping[str, str]) -> tuple[str, dict[str, str
 
 def parameters_of(texts: Sequence[str]) -> dict[str, Parameter]:
     """``KEY=VALUE`` options with TOML values; what is no TOML is text. Raises ConfigError."""
-    parameters: dict[str, Any] = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"--parameter {text}: must look like KEY=VALUE, for example max_terms=3")
-        try:
-            parameters[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parameters[key.strip()] = value.strip()
+    parameters = _values_of(texts, "--parameter", "max_terms=3")
     return parse_section(_TaskParameters, {"parameters": parameters}, source="--parameter").parameters
 
 
-def model_options(name: str, *, revision: str | None, dtype: str | None, device: str | None) -> ModelConfig:
-    """Raises ConfigError, which names the option's key."""
-    given = {"name": name, "revision": revision, "dtype": dtype, "device": device}
+def _values_of(texts: Sequence[str], option: str, example: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"{option} {text}: must look like KEY=VALUE, for example {example}")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = value.strip()
+    return values
+
+
+def model_options(
+    name: str, *, revision: str | None, dtype: str | None, device: str | None, chat_template: Sequence[str] = ()
+) -> ModelConfig:
+    """``chat_template`` are KEY=VALUE. Raises ConfigError, which names the option's key."""
+    given = {
+        "name": name, "revision": revision, "dtype": dtype, "device": device,
+        "chat_template_kwargs": _values_of(chat_template, "--chat-template", "enable_thinking=false"),
+    }  # fmt: skip
     return parse_section(
         ModelConfig, {key: value for key, value in given.items() if value is not None}, source="options"
     )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ftis_node.tasks.notation import closing_brace
 from ftis_node.tasks.task import Item, Shot
 
-FormatName = Literal["think", "plain"]
+FormatName = Literal["think", "plain", "boxed"]
 
 SYSTEM_PROMPT = (
     "You solve the problem that the user gives you. Think it through step by step between <think> and </think>,"
@@ -18,29 +19,35 @@ SYSTEM_PROMPT = (
 )
 LONGEST_COMPLETION = 100_000
 LONGEST_ANSWER = 1_000
+LONGEST_SYSTEM_PROMPT = 4_000
 MOST_SHOTS = 16
 
-_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _BLOCKS = re.compile(r"\s*<think>.*</think>\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
+_BOX = "\\boxed"
 
 
 @dataclass(frozen=True)
 class AnswerFormat:
     """``think`` is the paper's: a system prompt, one ``<think>`` and one ``<answer>`` block, nothing outside.
 
-    ``plain`` is for base and very small models: solved examples and the question as plain text, and the
-    completion's first line is the answer.
+    ``boxed`` is what models for mathematics are made for: no system prompt, and the answer is the last ``\\boxed{}``
+    of any text. ``plain`` is for base and very small models: solved examples and the question as plain text, and the
+    completion's first line is the answer. ``system`` takes the place of the format's own system prompt.
     """
 
     name: FormatName
     shots: tuple[Shot, ...] = ()
+    system: str | None = None
 
     def item(self, question: str, answer: str, index: int) -> Item:
         """The prompt for a question."""
-        if self.name == "think":
-            return Item(question, answer, system=SYSTEM_PROMPT, index=index)
-        solved = "".join(f"{shot.question} {shot.answer}\n" for shot in self.shots)
-        return Item(solved + question, answer, raw=True, index=index)
+        if self.name == "plain":
+            solved = "".join(f"{shot.question} {shot.answer}\n" for shot in self.shots)
+            return Item(solved + question, answer, raw=True, index=index)
+        system = self.system
+        if system is None:
+            system = SYSTEM_PROMPT if self.name == "think" else ""
+        return Item(question, answer, system=system, index=index)
 
     def answer_of(self, completion_text: str) -> str | None:
         """The answer, or None where the form is wrong. Linear in the text."""
@@ -49,6 +56,8 @@ class AnswerFormat:
         answer: str | None
         if self.name == "think":
             answer = _answer_block(completion_text)
+        elif self.name == "boxed":
+            answer = _last_box(completion_text)
         else:
             lines: Sequence[str] = completion_text.strip().splitlines()
             answer = lines[0] if lines else None
@@ -59,7 +68,19 @@ class AnswerFormat:
 
 
 def _answer_block(text: str) -> str | None:
-    if any(text.count(tag) != 1 for tag in _TAGS):
+    if "<think>" not in text:
+        # Chat templates of models that always think end the prompt with it.
+        text = "<think>" + text
+    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
         return None
     match = _BLOCKS.fullmatch(text)
     return match["answer"] if match else None
+
+
+def _last_box(text: str) -> str | None:
+    start = text.rfind(_BOX)
+    if start < 0:
+        return None
+    behind = text[start + len(_BOX) :].lstrip(" ")
+    end = closing_brace(behind, 1) if behind.startswith("{") else -1
+    return behind[1:end] if end >= 0 else None

@@ -31,7 +31,7 @@ def main() -> int:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)  # what a library prints is no verdict
-    is_right(MathCheck(expected="1", answer="\\frac{2}{2}"))  # loads and warms up everything once for all children
+    is_right(MathCheck(expected="2x", answer="x+x"))  # loads and warms up everything once for all children
     if PRELOAD_GYM in sys.argv:
         import reasoning_gym  # noqa: F401
     os.write(verdicts, READY)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from ftis_node.tasks.expressions import same_answer
+
 GYM_ENTRIES = 1_000_000
 """Some generators lay out a plan for every entry when they are made."""
 
@@ -19,7 +21,7 @@ class _Check(BaseModel):
 
 
 class MathCheck(_Check):
-    """Equality of two mathematical expressions, as math-verify sees it."""
+    """Whether two answers are the same value, word or mathematical expression."""
 
     kind: Literal["math"] = "math"
     expected: str
@@ -50,7 +52,7 @@ def prepare(check: MathCheck | GymCheck) -> None:
 def is_right(check: MathCheck | GymCheck) -> bool:
     """May take for ever, and may raise anything."""
     if isinstance(check, MathCheck):
-        return _same_expression(check.expected, check.answer)
+        return same_answer(check.expected, check.answer)
     dataset = _dataset_of(check)
     # Only a full score: partial credit is given for rambling too.
     return bool(dataset.score_answer(check.answer, dataset[check.entry]) == 1.0)
@@ -58,24 +60,6 @@ def is_right(check: MathCheck | GymCheck) -> bool:
 
 def _dataset_of(check: GymCheck) -> Any:
     return gym_dataset(check.generator, tuple(sorted(check.parameters.items())), check.seed)
-
-
-def _same_expression(expected: str, answer: str) -> bool:
-    from math_verify import verify
-
-    return bool(verify(_parse(expected), _parse(answer.removesuffix(".")), timeout_seconds=None))
-
-
-def _parse(text: str) -> Any:
-    """The whole text as one expression: nothing is searched for in it."""
-    from math_verify import LatexExtractionConfig, parse
-
-    return parse(
-        rf"\boxed{{{text}}}",
-        extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
-        fallback_mode="no_fallback",
-        parsing_timeout=None,
-    )
 
 
 @cache

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
 from ftis_node.errors import ConfigError
-from ftis_node.tasks.answer_format import AnswerFormat, FormatName
+from ftis_node.tasks.answer_format import AnswerFormat
 from ftis_node.tasks.checker import AnswerChecker
 from ftis_node.tasks.checks import GYM_ENTRIES, GymCheck, GymParameter, gym_dataset
 from ftis_node.tasks.task import Item, Shot, Split
 
-VERSION = 1
+VERSION = 2
 SIZE: Mapping[Split, int] = {"train": 900_000, "test": 10_000}
 TEST_SHARE = 5
 TRIES = 500
@@ -100,7 +100,7 @@ def is_test(question: str) -> bool:
 
 
 def build_gym_task(
-    generator: str, parameters: Mapping[str, GymParameter], *, seed: int, format_name: FormatName,
+    generator: str, parameters: Mapping[str, GymParameter], *, seed: int, answer_format: AnswerFormat,
     shots: int, split: Split, checker: AnswerChecker,
 ) -> GymTask:  # fmt: skip
     """Raises ConfigError for a generator or parameter that can't be used, with the reason."""
@@ -121,7 +121,7 @@ def build_gym_task(
             Shot(str(dataset[SHOT_ENTRIES - i]["question"]).strip(), str(dataset[SHOT_ENTRIES - i]["answer"]).strip())
             for i in range(shots)
         )
-        task = GymTask(generator, fixed, seed, AnswerFormat(format_name, solved), split, checker)
+        task = GymTask(generator, fixed, seed, replace(answer_format, shots=solved), split, checker)
         task.item(0)
     except ConfigError:
         raise

@@ -13,7 +13,7 @@ from ftis_node.tasks.checker import AnswerChecker
 from ftis_node.tasks.checks import MathCheck
 from ftis_node.tasks.task import Item, Shot
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 from ftis_node.errors import ConfigError, TaskError
 from ftis_node.manifest import Parameter, TaskSpec
 from ftis_node.tasks.addition import Addition
-from ftis_node.tasks.answer_format import MOST_SHOTS, AnswerFormat, FormatName
+from ftis_node.tasks.answer_format import LONGEST_SYSTEM_PROMPT, MOST_SHOTS, AnswerFormat, FormatName
 from ftis_node.tasks.arithmetic import OPERATIONS, Arithmetic
 from ftis_node.tasks.checker import AnswerChecker
 from ftis_node.tasks.gym import build_gym_task
@@ -28,6 +28,7 @@ LARGEST_GYM_NUMBER = 10**6
 
 Parameters = Mapping[str, Parameter]
 C = TypeVar("C", bound=str)
+FORMAT_KEYS = {"format", "shots", "system"}
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 
@@ -131,38 +132,46 @@ _the_arithmetic = lru_cache(maxsize=8)(Arithmetic)
 
 def _questions(name: str, parameters: Parameters, sources: TaskSources) -> Questions:
     is_file = name.startswith(FILE_PREFIX)
-    _refuse_unknown(name, parameters, {"format", "shots", "compare"} if is_file else {"format", "shots"})
+    _refuse_unknown(name, parameters, FORMAT_KEYS | {"compare"} if is_file else FORMAT_KEYS)
     compare = _choice(name, parameters, "compare", ("math", "text"))
-    format_name, shots = _format(name, parameters)
+    answer_format, shots = _format(name, parameters)
     check_files([name] if is_file else [], {name: sources.files[name]} if name in sources.files else {})
     read = {"gsm8k": read_gsm8k, "gsm8k:test": read_gsm8k, "math500": read_math500}.get(name, read_question)
     questions = questions_from(name, sources.files.get(name), read)
     if len(questions) <= shots:
         raise TaskError(f"task {name}: has {len(questions)} questions; with shots = {shots} it needs more")
     # The first ones are the solved examples, and are not asked.
-    answer_format = AnswerFormat(format_name, questions[:shots])
+    answer_format = replace(answer_format, shots=questions[:shots])
     return Questions(name, questions[shots:], answer_format, sources.checker, math=compare == "math")
 
 
 def _gym(name: str, parameters: Parameters, split: Split, sources: TaskSources) -> Task:
-    format_name, shots = _format(name, parameters)
+    answer_format, shots = _format(name, parameters)
     seed = _whole_number(name, parameters, "seed", default=0, low=0, high=2**31)
     for key, value in parameters.items():
         if key != "seed" and isinstance(value, int | float) and not abs(value) <= LARGEST_GYM_NUMBER:
             raise ConfigError(f"task {name}: {key} = {value!r}; at most {LARGEST_GYM_NUMBER} is allowed")
     return build_gym_task(
         name.removeprefix(GYM_PREFIX),
-        {key: value for key, value in parameters.items() if key not in ("format", "shots", "seed")},
-        seed=seed, format_name=format_name, shots=shots, split=split, checker=sources.checker,
+        {key: value for key, value in parameters.items() if key not in FORMAT_KEYS | {"seed"}},
+        seed=seed, answer_format=answer_format, shots=shots, split=split, checker=sources.checker,
     )  # fmt: skip
 
 
-def _format(task: str, parameters: Parameters) -> tuple[FormatName, int]:
+def _format(task: str, parameters: Parameters) -> tuple[AnswerFormat, int]:
+    """The format, still without its solved examples, and how many of them."""
     shots = _whole_number(task, parameters, "shots", default=0, low=0, high=MOST_SHOTS)
-    format_name = _choice(task, parameters, "format", FORMATS)
-    if shots and format_name != "plain":
+    name = _choice(task, parameters, "format", FORMATS)
+    if shots and name != "plain":
         raise ConfigError(f'task {task}: shots = {shots} needs format = "plain"')
-    return format_name, shots
+    system = parameters.get("system")
+    if system is not None and name == "plain":
+        raise ConfigError(f'task {task}: a system prompt needs format = "think" or "boxed": plain has no dialogue')
+    if system is not None and (not isinstance(system, str) or len(system) > LONGEST_SYSTEM_PROMPT):
+        raise ConfigError(
+            f"task {task}: system = {system!r:.60}; allowed is a text of up to {LONGEST_SYSTEM_PROMPT} characters"
+        )
+    return AnswerFormat(name, system=system), shots
 
 
 def _refuse_unknown(task: str, parameters: Parameters, allowed: set[str]) -> None:

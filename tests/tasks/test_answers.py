@@ -14,7 +14,7 @@ from ftis_node.tasks.checker import AnswerChecker
 from ftis_node.tasks.checker_worker import CHECK_SECONDS
 from ftis_node.tasks.checks import MathCheck
 
-THINK, PLAIN = AnswerFormat("think"), AnswerFormat("plain")
+THINK, PLAIN, BOXED = AnswerFormat("think"), AnswerFormat("plain"), AnswerFormat("boxed")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,9 @@ def checker():
         "<think>6 times 7</think><answer>42</answer>",
         "<think>\n6 times 7\n</think>\n\n<answer> 42 </answer>\n",
         "  <think></think><answer>42</answer>",
+        # Behind a prompt that ends with <think>.
+        "6 times 7</think><answer>42</answer>",
+        "\n</think>\n\n<answer>42</answer>",
     ],
 )
 def test_the_form_of_the_paper(text: str) -> None:
@@ -41,6 +44,9 @@ def test_the_form_of_the_paper(text: str) -> None:
     [
         "42",
         "<answer>42</answer>",
+        "a</think> so <answer>42</answer>",
+        "a</think>b</think><answer>42</answer>",
+        "a <think> b</think><answer>42</answer>",
         "<think>a</think>",
         "<think>a</think><answer></answer>",
         "Sure! <think>a</think><answer>42</answer>",
@@ -65,9 +71,40 @@ def test_the_first_line_of_a_plain_completion(text: str, answer: str | None) -> 
     assert PLAIN.answer_of(text) == answer
 
 
-@given(st.text(alphabet="<>/thinkaswer 42\n", max_size=200))
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"So it is \boxed{42}.", "42"),
+        (r"First \boxed{41}, no: $\boxed{ 42 }$", "42"),
+        (r"\boxed{\frac{1}{2}} and more", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed {42}", "42"),
+        (r"\boxed{\boxed{42}}", "42"),
+        ("42", None),
+        (r"\boxed{}", None),
+        (r"\boxed{42", None),
+        (r"\boxed{41} \boxed{42", None),
+        (r"\boxed 42", None),
+        (r"\boxed", None),
+        (r"\boxed{" * 10_000, None),
+        (r"\boxed{" + "4" * (LONGEST_ANSWER + 1) + "}", None),
+    ],
+)
+def test_the_last_box_of_a_text(text: str, answer: str | None) -> None:
+    assert BOXED.answer_of(text) == answer
+
+
+def test_each_format_has_its_system_prompt_and_another_may_take_its_place() -> None:
+    assert "<answer>" in THINK.item("1+1?", "2", 0).system
+    assert BOXED.item("1+1?", "2", 0).system == ""
+    for form in (AnswerFormat("think", system="Be brief."), AnswerFormat("boxed", system="Be brief.")):
+        assert form.item("1+1?", "2", 0).system == "Be brief."
+    assert AnswerFormat("think", system="").item("1+1?", "2", 0).system == ""
+
+
+@given(st.text(alphabet="<>/thinkaswer 42\n\\boxd{}", max_size=200))
 def test_any_text_is_read(text: str) -> None:
-    for form in (THINK, PLAIN):
+    for form in (THINK, PLAIN, BOXED):
         answer = form.answer_of(text)
         assert answer is None or answer in text
 

@@ -91,6 +91,20 @@ def test_solved_examples_stand_before_the_question_and_are_not_asked() -> None:
     assert task.reward(item, " 3750 or 12\n") == 0.0
 
 
+@pytest.mark.parametrize("name", ["gsm8k", "reasoning-gym:chain_sum"])
+def test_a_boxed_answer_and_a_system_prompt_are_part_of_what_a_manifest_pins(name: str) -> None:
+    tasks = [
+        build_task(name, parameters, SOURCES)
+        for parameters in ({}, {"format": "boxed"}, {"format": "boxed", "system": "Box it."}, {"system": "Think."})
+    ]
+    assert len({task.data_hash for task in tasks}) == len(tasks)
+    item = tasks[2].item(1)
+    assert item.system == "Box it."
+    assert not item.raw
+    assert tasks[2].reward(item, f"So it must be \\boxed{{{item.answer}}}, I think.") == 1.0
+    assert tasks[2].reward(item, f"So it must be {item.answer}") == 0.0
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -123,9 +137,14 @@ def test_a_gsm8k_line_without_the_mark(tmp_path: Path) -> None:
     [
         ("gsm9k", {}, "there is no such task; allowed: addition, arithmetic, gsm8k"),
         ("math500:test", {}, "there is no such task"),
-        ("gsm8k", {"terms": 2}, "unknown parameter 'terms'; allowed: format, shots"),
-        ("gsm8k", {"format": "free"}, "format = 'free'; allowed are think, plain"),
+        ("gsm8k", {"terms": 2}, "unknown parameter 'terms'; allowed: format, shots, system"),
+        ("gsm8k", {"format": "free"}, "format = 'free'; allowed are think, plain, boxed"),
         ("gsm8k", {"shots": 2}, 'shots = 2 needs format = "plain"'),
+        ("gsm8k", {"format": "boxed", "shots": 2}, 'shots = 2 needs format = "plain"'),
+        ("gsm8k", {"system": 3}, "system = 3; allowed is a text of up to 4000 characters"),
+        ("gsm8k", {"system": "a" * 4001}, "allowed is a text of up to 4000 characters"),
+        ("gsm8k", {"format": "plain", "system": "Hi"}, 'a system prompt needs format = "think" or "boxed"'),
+        ("reasoning-gym:chain_sum", {"format": "free"}, "format = 'free'; allowed are think, plain, boxed"),
         ("gsm8k", {"format": "plain", "shots": 4}, "has 4 questions; with shots = 4 it needs more"),
         ("jsonl:unknown", {}, "say where it lies with --data jsonl:unknown=FILE"),
         ("jsonl:mine", {"compare": "taste"}, "compare = 'taste'; allowed are math, text"),
