@@ -19,9 +19,12 @@ from types import ModuleType
 from ftis_node.commands.simulate import run_simulations
 from ftis_node.errors import FtisError
 from scripts.studies import (
+    beginner,
     controls,
     direction,
     foreign_tokenizers,
+    guidance,
+    guided_harm,
     harm,
     heterogeneity,
     how_many,
@@ -41,7 +44,7 @@ STUDIES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         learning_rate, which_part, heterogeneity, threshold, direction, foreign_tokenizers, how_many, staleness, harm,
-        controls, in_time,
+        controls, guidance, in_time, beginner, guided_harm,
     )
 }  # fmt: skip
 

@@ -54,7 +54,7 @@ def measured_rates(runs: Runs, party: str) -> Rates:
 
 def effort(result: Results, party: str, sets: tuple[str, ...], target: float, rates: Rates) -> Effort | None:
     """Until the accuracy first is ``target``; None if it never is."""
-    rounds = _first_reached(result, party, sets, target)
+    rounds = first_reached(result, party, sets, target)
     if rounds is None:
         return None
     lines: list[RoundLine] = [line for line in result.rounds if line.party == party]
@@ -65,7 +65,7 @@ def effort(result: Results, party: str, sets: tuple[str, ...], target: float, ra
     return Effort(rounds, own, own / rates.generation + trained / rates.training)
 
 
-def _first_reached(result: Results, party: str, sets: tuple[str, ...], target: float) -> float | None:
+def first_reached(result: Results, party: str, sets: tuple[str, ...], target: float) -> float | None:
     before: tuple[int, float] | None = None
     for line in result.evaluations:
         if line.party != party or line.set not in sets:

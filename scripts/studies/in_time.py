@@ -9,6 +9,7 @@ from typing import Any
 
 from ftis_node.simulation.pace import Costs
 from ftis_node.simulation.specification import SimulationSpec
+from scripts.studies.guidance import GUIDED, TEACHING
 from scripts.studies.intervals import interval, paired
 from scripts.studies.report import Curve, Panel, Report, Table
 from scripts.studies.runs import Archive, Planned, Runs
@@ -34,7 +35,7 @@ EVALUATIONS = 24
 SHARES = (0.25, 0.5, 0.75)
 """Of alone's time: when a party is compared with it."""
 
-TEACHING = 0.6
+TAUGHT = 0.6
 """About the share of groups that teach: what training costs, for the length of a run."""
 
 LONGEST: Mapping[int, float] = {2: 0.75, 4: 0.75, 8: 0.5}
@@ -72,14 +73,14 @@ def swarms() -> list[Swarm]:
 
 def span(setting: Setting, ratio: float) -> float:
     """Simulated seconds in which a party alone takes about all rounds of the setting."""
-    return setting.rounds * setting.groups_per_step * setting.group_size * (ratio + TEACHING)
+    return setting.rounds * setting.groups_per_step * setting.group_size * (ratio + TAUGHT)
 
 
 def simulations(setting: Setting) -> list[Planned]:
     seeds = setting.seeds.claim
     alone = setting.simulation(
         "in-time-alone", SWARMS[4], collaboration="alone", eval_every=max(1, 2 * setting.rounds // EVALUATIONS),
-        costs={kind: Costs(generation=MIDDLE) for kind in KINDS}, **_common(setting),
+        costs={kind: Costs(generation=MIDDLE) for kind in KINDS}, **TEACHING, **_common(setting),
     )  # fmt: skip
     return [Planned(alone, seeds), *(Planned(_simulation(setting, swarm), seeds) for swarm in swarms())]
 
@@ -88,7 +89,7 @@ def _simulation(setting: Setting, swarm: Swarm) -> SimulationSpec:
     alone = span(setting, swarm.ratio)
     return setting.simulation(
         swarm.name, swarm.parties, costs={party: swarm.costs(party) for party in swarm.parties},
-        training={"min_own_share": FLOOR}, rounds=100 * setting.rounds,
+        training={"min_own_share": FLOOR, **GUIDED["training"]}, ftis=GUIDED["ftis"], rounds=100 * setting.rounds,
         seconds=LONGEST[len(swarm.parties)] * alone, eval_seconds=alone / EVALUATIONS, **_common(setting),
     )  # fmt: skip
 

@@ -143,7 +143,7 @@ def tiny(starts: Mapping[str, Path]) -> Setting:
     return Setting(
         size="tiny",
         models={
-            name: Model(str(folder), SMALL_RATE if name.startswith(("small", "merged")) else LARGE_RATE)
+            name: Model(str(folder), SMALL_RATE if name.startswith(("small", "merged", "beginner")) else LARGE_RATE)
             for name, folder in starts.items()
         }
         | {"large-lora": Model(str(starts["large"]), LORA_RATE, rank=16)},
@@ -173,7 +173,7 @@ def miniature() -> Setting:
     sets = evaluation_sets(20)
     shipped = {
         "small": "small", "small-b": "small", "large": "large", "large-b": "large-steps", "adder": "large",
-        "subtracter": "large-steps", "merged": "merged",
+        "subtracter": "large-steps", "merged": "merged", "beginner": "small",
     }  # fmt: skip
     return Setting(
         size="miniature",
@@ -202,7 +202,7 @@ def paper(stand_in: str | None = None, data: Mapping[str, str] | None = None, ro
         "small": Model(f"{qwen}-1.5B-Instruct", 1e-6), "small-b": Model(f"{qwen}-Math-1.5B-Instruct", 1e-6),
         "large": Model(f"{qwen}-3B-Instruct", 1e-6), "large-b": Model(f"{qwen}-Coder-3B-Instruct", 1e-6),
         "adder": Model(f"{qwen}-Coder-1.5B-Instruct", 1e-6), "subtracter": Model(f"{qwen}-3B-Instruct", 1e-6),
-        "merged": Model("HuggingFaceTB/SmolLM2-1.7B-Instruct", 1e-6),
+        "merged": Model("HuggingFaceTB/SmolLM2-1.7B-Instruct", 1e-6), "beginner": Model(f"{qwen}-0.5B", 1e-6),
         "large-lora": Model(f"{qwen}-3B-Instruct", 1e-4, rank=128),
     }  # fmt: skip
     if stand_in is not None:

@@ -78,6 +78,10 @@ STARTS = (
         _habit(40, 5e-4, 0.25, GUESSED_SUMS),
     ),
     Start(
+        "beginner", hidden=64, layers=2, seed=18, base=BUILTIN_FOLDER / "small",
+        stages=(_school(2400, 2e-3), Stage(400, 1e-3, 0.01, 1.0, 0.5, ALL_KINDS)),
+    ),
+    Start(
         "merged", hidden=64, layers=2, seed=15, base=BUILTIN_FOLDER / "merged", merges=MERGES,
         stages=(_school(2400, 2e-3), _habit(80, 1e-3, step_by_step=0.35)),
     ),
