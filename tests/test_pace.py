@@ -39,6 +39,7 @@ def check_pace(found: list[RoundReport]) -> None:
         if report.skipped_reason != "no sequence has an advantage":
             assert report.own_informative == report.own_groups
             assert report.peer_informative == report.peer_groups
+        assert report.own.zero_advantage == 4 * (report.own_sampled - report.own_informative)
     last = found[-1]
     assert last.totals.own_sampled == sum(report.own_sampled for report in found)
     assert last.totals.own_informative == sum(report.own_informative for report in found)

@@ -63,8 +63,8 @@ def phase_settings(parties: int, *, rounds: int, own_groups: int, together: bool
         f"training.checkpoint_every={rounds}",
         f"training.groups_per_step={groups}",
         f"training.min_own_share={own_groups / groups!r}",
-        f"training.start_peers={parties - 1 if together else 0}",
-        "training.collect_timeout=20.0",
+        # A third for each: else the fastest node, whose model is the weakest, would fill what the caps allow.
+        f"caps.author_share={own_groups / groups!r}",
         f"network.dht='{'on' if together else 'off'}'",
         # All nodes are of one owner and on one machine: nobody is a newcomer, and there is one range.
         "caps.range_share=1.0",

@@ -1,14 +1,17 @@
 """The learner's check of a group: ids against text, rewards from the own task, copies against log-probs."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ftis_node.inbox.content import CheckedGroup, check_group
 from ftis_node.inbox.verify import Rejected, RejectReason
 from ftis_node.types import Group, RolloutPayload
-from tests.builders import ALICE, BOB, EOS, NOW_MS, RUN, TASKS, VOCABULARY, completion, payload
+from tests.builders import ALICE, BOB, EOS, NOW_MS, RUN, TASKS, VOCABULARY, completion, group, payload
 
 WINDOW = RUN.window(NOW_MS)
 
@@ -97,3 +100,13 @@ def test_honest_samples_of_a_spread_distribution_are_never_refused() -> None:
     for _ in range(1000):
         members = tuple(completion(b"%d" % rng.randrange(10, 30), logprob=logprob) for _ in range(8))
         assert isinstance(check(Group("addition", 0, members)), CheckedGroup)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=16))
+def test_spread_is_zero_where_all_rewards_are_equal_and_only_there(rewards: list[float]) -> None:
+    checked = CheckedGroup(group(), TASKS["addition"].item(0), tuple(rewards), same_tokenizer=True)
+    assert (checked.spread == 0) == (len(set(rewards)) == 1) or max(rewards) - min(rewards) < 1e-150
+    assert checked.spread == pytest.approx(statistics.pstdev(rewards), abs=1e-9)
+    assert 0 <= checked.spread <= 0.5 + 1e-12
+    assert checked.reward == pytest.approx(statistics.fmean(rewards))
