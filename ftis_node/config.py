@@ -20,6 +20,7 @@ from ftis_node.sections import Section, apply_override, parse_section, read_toml
 
 CrossTokenizer = Literal["all", "positives", "off"]
 PeerWeighting = Literal["uniform", "usefulness"]
+PlaceTakers = Literal["informative", "any"]
 
 DEFAULT_STATUS_ADDRESS = "127.0.0.1:9477"
 
@@ -60,18 +61,23 @@ class LoraConfig(Section):
 class TrainingConfig(Section):
     """The optimizer and what one step consumes."""
 
-    groups_per_step: int = Field(default=24, ge=1, le=4096, description="groups that one optimizer step consumes")
+    groups_per_step: int = Field(default=24, ge=1, le=4096, description="places for groups in one optimizer step")
     min_own_share: float = Field(
-        default=0.25, gt=0, le=1, description="share of own groups in every step; 1 trains alone"
+        default=0.25, gt=0, le=1, description="share of the places that peers never take; 1 trains alone"
+    )
+    places: PlaceTakers = Field(
+        default="informative",
+        description="informative: a group whose rewards are all equal takes no place in a step; any: it does, as in the"
+        " paper",
     )
     collect_timeout: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="seconds to wait for peers' groups before generating the missing ones",
+        description="seconds that the first round waits for start_peers at most; later rounds wait for nobody",
     )
     start_peers: int = Field(
-        default=0, ge=0, le=1000, description="peers that the first round waits for, within collect_timeout"
+        default=0, ge=0, le=1000, description="peers whose groups the first round waits for, within collect_timeout"
     )
     learning_rate: float | None = Field(default=None, gt=0, le=1, description="1e-6, with LoRA 1e-4, if not set")
     cross_tokenizer: CrossTokenizer | None = Field(
@@ -118,7 +124,7 @@ class TrainingConfig(Section):
 
     @property
     def own_groups(self) -> int:
-        """Own groups that every step starts with."""
+        """Own groups that every step starts with, as many as the places that peers never take."""
         return math.ceil(self.groups_per_step * self.min_own_share)
 
 

@@ -1,11 +1,11 @@
 """The learner: rounds on the store, one after the other.
 
     restore      newest checkpoint, and the store made to agree with it
-    each round   own groups -> outbox -> peers' groups, up to the step's size -> train -> commit -> checkpoint
+    each round   own groups -> outbox -> peers' groups that are here -> train -> commit -> checkpoint
 
-It meets the network half in the store only. A round is committed before its checkpoint is written:
-after a crash in between the round is undone (``LearnerStore.rewind``) and done again, so that no
-group is trained on twice in the lineage of any checkpoint.
+It meets the network half in the store only, and waits for no peer but before its first step. A round is committed
+before its checkpoint is written: after a crash in between the round is undone (``LearnerStore.rewind``) and done
+again, so that no group is trained on twice in the lineage of any checkpoint.
 """
 
 from __future__ import annotations
@@ -23,24 +23,13 @@ import torch
 from ftis_node.agreement import agreement_of_round
 from ftis_node.clock import now_ms
 from ftis_node.config import NodeConfig
-from ftis_node.errors import RolloutError
+from ftis_node.filling import Filling, Places, next_chunk, places_for_peers
 from ftis_node.held_out import is_measured
-from ftis_node.inbox.verify import Rejected
 from ftis_node.log import about
 from ftis_node.manifest import check_ceilings, parse_run
+from ftis_node.own_groups import OwnGroups
 from ftis_node.peer_groups import PeerGroups
-from ftis_node.round import (
-    OWN,
-    build_party,
-    check,
-    derived_seed,
-    free_slots,
-    generate,
-    longest_sequence,
-    plan_memory,
-    train,
-    training_group,
-)
+from ftis_node.round import build_party, longest_sequence, plan_memory, train
 from ftis_node.round_report import RoundClock, build_report, count_by_author, describe, log_faults
 from ftis_node.store.inbox import ReadyGroup
 from ftis_node.store.learner import LearnerStore
@@ -49,12 +38,10 @@ from ftis_node.training.checkpoint import CheckpointProgress, load_newest, save_
 from ftis_node.training.collate import TrainingGroup
 from ftis_node.types import LocalProfile, short_id
 from ftis_node.usefulness import weight_factors, weighted
-from ftis_node.wire.codec import decode_payload, split_payload
 
 log = logging.getLogger(__name__)
 
 LOG_SECONDS = 2.0
-GENERATIONS_IN_VAIN = 3
 
 
 class Learner:
@@ -83,7 +70,8 @@ class Learner:
         self._peer_id = self._store.peer_id()
         self._seed = self._store.settle_seed(config.training.seed, secrets.randbits(62))
         self._party = build_party(self._run, config, seed=self._seed)
-        self._peer_groups = PeerGroups(self._store, self._party, self._waiting_for)
+        self._own_groups = OwnGroups(self._store, self._party, self._peer_id, seed=self._seed, tell=self._tell)
+        self._peer_groups = PeerGroups(self._store, self._party, self._tell)
         self._totals = Totals()
         self._logged_at = -LOG_SECONDS
 
@@ -110,16 +98,48 @@ class Learner:
 
     def _one_round(self) -> None:
         clock = RoundClock()
-        wanted = self._config.training.groups_per_step
-        own = self._own_groups(self._config.training.own_groups, clock)
-        peers = self._peer_groups.collect(wanted - len(own), self._round, clock)
-        if len(own) + len(peers) < wanted:
-            own = self._own_groups(wanted - len(peers), clock)
-        report = self._train(own, peers, clock)
+        self._own_groups.begin(self._round)
+        self._peer_groups.begin(self._round)
+        while True:
+            chosen = self._fill(clock)
+            self._store.inbox.claim([group.name for group in chosen])
+            peers = self._peer_groups.load(chosen)
+            if peers or self._own_groups.sampled:
+                break
+            self._store.inbox.give_up([(group.name, group.group_index) for group in chosen])
+        report = self._train(chosen, peers, clock)
         last = self._round == self._config.training.max_rounds
         if last or self._round % self._config.training.checkpoint_every == 0:
             self._save()
         self._log_round(report)
+
+    def _fill(self, clock: RoundClock) -> list[ReadyGroup]:
+        """Sample own groups until the step is to be taken; returns the peers' groups in it.
+
+        Where the window's prompts are used up the step is taken with what is there; only without anything this waits.
+        """
+        training = self._config.training
+        places = Places(training.groups_per_step, training.own_groups)
+        started = out_of_prompts = False
+        while True:
+            filling = Filling(len(self._own_groups.sampled), len(self._placed()))
+            chosen: list[ReadyGroup] = []
+            if filling.sampled >= places.own_groups or out_of_prompts:
+                if self._round == 1 and not started:
+                    started = True
+                    self._peer_groups.await_first(clock)
+                chosen = self._peer_groups.collect(places_for_peers(filling, places), clock)
+            chunk = next_chunk(filling, len(chosen), places)
+            if chunk == 0 or (out_of_prompts and (filling.own or chosen)):
+                return chosen
+            if out_of_prompts:
+                self._own_groups.wait_for_prompts(clock)
+            out_of_prompts = not self._own_groups.sample(chunk, clock)
+
+    def _placed(self) -> list[TrainingGroup]:
+        """Own groups of this round that take a place in its step."""
+        own = self._own_groups.sampled
+        return own if self._config.training.places == "any" else [group for group in own if group.teaches]
 
     def _log_round(self, report: RoundReport) -> None:
         """One line per round, but not more often than people can read."""
@@ -132,7 +152,7 @@ class Learner:
     def _activity(self, text: str, *, until_ms: int | None = None) -> None:
         self._store.put_activity(text, round_number=self._round, until_ms=until_ms)
 
-    def _waiting_for(self, text: str, until_ms: int) -> None:
+    def _tell(self, text: str, until_ms: int | None) -> None:
         self._activity(text, until_ms=until_ms)
 
     # --- start ------------------------------------------------------------------------------
@@ -180,72 +200,14 @@ class Learner:
         self._store.put_memory(text)
         log.info("%s", text)
 
-    # --- own groups -------------------------------------------------------------------------
-
-    def _own_groups(self, wanted: int, clock: RoundClock) -> list[TrainingGroup]:
-        """This round's own groups: those in the outbox already, and new ones up to ``wanted``.
-
-        They are used as they come out of the codec, so that everybody trains on the same numbers.
-        """
-        groups = self._read_outbox()
-        vain = 0
-        while len(groups) < wanted:
-            before = len(groups)
-            self._generate(wanted - before, clock)
-            groups = self._read_outbox()
-            vain = vain + 1 if len(groups) == before else 0
-            if vain == GENERATIONS_IN_VAIN:
-                nothing_sampled = not any(stats.tokens for stats in clock.generation)
-                cause = "all prompts are too long for this model" if nothing_sampled else "are its weights damaged?"
-                raise RolloutError(f"{vain} generations in a row gave no group that can be used: {cause}")
-        return groups
-
-    def _read_outbox(self) -> list[TrainingGroup]:
-        groups = []
-        for entry in self._store.own_payloads(self._round):
-            payload = decode_payload(entry.payload)
-            for index in range(len(payload.groups)):
-                checked = check(self._party, self._peer_id, entry.window, payload, index)
-                if isinstance(checked, Rejected):
-                    log.error("an own group fails the check and is not used: %s", checked.detail)
-                else:
-                    groups.append(training_group(self._party, checked, OWN))
-        return groups
-
-    def _generate(self, count: int, clock: RoundClock) -> None:
-        """Sample groups for the next free slots of the current window into the outbox."""
-        created_at_ms = now_ms()
-        window = self._run.window(created_at_ms)
-        first = self._store.next_slot(window)
-        slots = free_slots(self._party, self._peer_id, window, first=first, count=count)
-        if not slots:
-            self._wait_for_window(window + 1, clock)
-            return
-        self._activity(f"generating {len(slots)} groups")
-        with clock.phase("generating"):
-            seed = derived_seed(self._seed, self._round, window, first)
-            payload, stats = generate(self._party, self._peer_id, window, slots, seed=seed)
-            parts = list(split_payload(payload))
-        clock.generation.append(stats)
-        clock.generated_sequences += sum(len(group.completions) for group in payload.groups)
-        self._store.add_outbox(
-            parts, round_number=self._round, created_at_ms=created_at_ms, window=window, next_slot=slots[-1] + 1
-        )
-
-    def _wait_for_window(self, window: int, clock: RoundClock) -> None:
-        begins_ms = self._run.window_begins_ms(window)
-        self._activity("waiting for new prompts: this window's quota is used up", until_ms=begins_ms)
-        log.info("this window's quota of prompts is used up; waiting %.0f s", (begins_ms - now_ms()) / 1000)
-        with clock.phase("waiting"):
-            # In small pieces, and by the window itself: the clock may be set while this waits.
-            while self._run.window(now_ms()) == window - 1:
-                time.sleep(max(0.0, min(1.0, (begins_ms - now_ms()) / 1000)))
-
     # --- the step ---------------------------------------------------------------------------
 
-    def _train(self, own: list[TrainingGroup], chosen: list[ReadyGroup], clock: RoundClock) -> RoundReport:
-        self._store.inbox.claim([group.name for group in chosen])
-        peers = self._peer_groups.load(chosen)
+    def _train(
+        self, chosen: list[ReadyGroup], peers: list[tuple[ReadyGroup, TrainingGroup]], clock: RoundClock
+    ) -> RoundReport:
+        """``chosen`` are used up with this, also those that expired before they could be loaded."""
+        sampled = self._own_groups.sampled
+        own = self._placed() if peers else self._placed() or sampled  # with nothing to learn the step is skipped
         self._activity(f"training on {len(own)} own and {len(peers)} peers' groups")
         trainer = self._party.trainer
         budget = trainer.micro_batch_tokens
@@ -260,7 +222,8 @@ class Learner:
             self._store.put_memory(
                 f"ran out in round {self._round}: micro-batches of {trainer.micro_batch_tokens:,} tokens since then"
             )
-        report = build_report(self._round, step, clock, before=self._totals)
+        aside = [group for group in sampled if not any(group is one for one in own)]
+        report = build_report(self._round, step, clock, aside=aside, before=self._totals)
         log_faults(
             step, [ready.name for ready, _ in peers], own=len(own), round_number=self._round,
             untruncated=self._run.manifest.sampling.untruncated,

@@ -1,18 +1,19 @@
-"""Peers' groups from the store to a step: checked once, chosen under the caps, waited for within bounds."""
+"""Peers' groups from the store to a step: checked once, and chosen under the caps. Only the first round waits."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ftis_node.clock import now_ms
 from ftis_node.errors import StoreError, WireError
 from ftis_node.inbox.content import CheckedGroup
-from ftis_node.inbox.selection import Candidate, Source, attainable, overdue, plenty, select
+from ftis_node.inbox.selection import Candidate, Source, plenty, select
 from ftis_node.inbox.verify import Rejected
 from ftis_node.round import Party, check, training_group
 from ftis_node.round_report import RoundClock
-from ftis_node.store.inbox import GroupVerdict, ReadyGroup, ReceivedRow, SourceRow
+from ftis_node.store.inbox import GroupVerdict, ReadyGroup, ReceivedRow
 from ftis_node.store.learner import LearnerStore
 from ftis_node.training.collate import TrainingGroup
 from ftis_node.types import BatchName, RolloutPayload
@@ -21,7 +22,6 @@ from ftis_node.wire.codec import decode_batch, decode_header, decode_payload
 POLL_SECONDS = 0.05
 CHECKS_AT_ONCE = 16
 READY_LIMIT = 10_000
-ARRIVALS = 200
 
 Tell = Callable[[str, int], None]
 """What the learner waits for, and until when at most (ms)."""
@@ -39,55 +39,41 @@ class PeerGroups:
         self._round = 0
         self._checked: dict[tuple[BatchName, int], CheckedGroup] = {}
 
-    def collect(self, wanted: int, round_number: int, clock: RoundClock) -> list[ReadyGroup]:
-        """Peers' groups for this step: waits for them while that can help, but not past the timeout."""
+    def begin(self, round_number: int) -> None:
+        """A new round: what is too old by now is given up."""
         self._round = round_number
-        if wanted <= 0:
-            return []
         self._expire()
-        timeout = self._config.training.collect_timeout
-        deadline = time.monotonic() + timeout
-        told, version = False, -1
-        chosen: list[ReadyGroup] = []
-        while True:
-            seen = self._store.data_version()
-            if seen != version:
-                version = seen
-                chosen = self._choose(wanted)
-                # Only what this step can use: a node that joins a busy swarm finds thousands of batches.
-                while self._worth_checking(wanted, len(chosen)):
-                    self._check_some(clock)
-                    chosen = self._choose(wanted)
-            missing = self._in_sight(wanted) - len(chosen)
-            if missing <= 0 or time.monotonic() >= deadline:
-                return chosen
-            if not told:
-                told = True
-                text = f"waiting for {missing} peers' groups"
-                self._tell(text, now_ms() + int(timeout * 1000))
-            with clock.phase("waiting"):
+
+    def await_first(self, clock: RoundClock) -> None:
+        """Before the first step: until groups of ``start_peers`` authors are here, or the timeout is over."""
+        training = self._config.training
+        missing = training.start_peers - self._store.inbox.authors_heard()
+        if missing <= 0:
+            return
+        deadline = time.monotonic() + training.collect_timeout
+        self._tell(f"waiting for {missing} peers' groups", now_ms() + int(training.collect_timeout * 1000))
+        with clock.phase("waiting"):
+            while time.monotonic() < deadline and self._store.inbox.authors_heard() < training.start_peers:
                 time.sleep(POLL_SECONDS)
 
-    def _in_sight(self, wanted: int) -> int:
-        """How many groups peers can give to this step under the caps, judged by who was heard from lately."""
-        training = self._config.training
-        since_ms = now_ms() - int(training.collect_timeout * 1000)
-        rows = self._store.inbox.sources(since_ms)
-        if self._round == 1 and len(rows) < training.start_peers:
-            return wanted
-        if not self._store.connected_peers():
-            return 0
-        late = overdue(self._store.inbox.arrivals(ARRIVALS), now_ms())
-        rows = [row for row in rows if row.author not in late]
-        return attainable(
-            [_source(row) for row in rows], wanted, groups_per_step=training.groups_per_step, caps=self._config.caps
-        )
+    def collect(self, wanted: int, clock: RoundClock) -> list[ReadyGroup]:
+        """Groups for this step out of those that are here now."""
+        if wanted <= 0:
+            return []
+        chosen = self._choose(wanted)
+        # Only what this step can use: a node that joins a busy swarm finds thousands of batches.
+        while self._worth_checking(wanted, len(chosen)):
+            self._check_some(clock)
+            chosen = self._choose(wanted)
+        return chosen
 
     def _worth_checking(self, wanted: int, chosen: int) -> bool:
         """Whether batches without a verdict could add to what is chosen, under the caps."""
         if chosen >= wanted:
             return False
-        imagined = plenty([_source(row) for row in self._store.inbox.unchecked_sources()], wanted)
+        rows = self._store.inbox.unchecked_sources()
+        sources = [Source(row.author, row.delivered_by, row.address_range, row.author_groups) for row in rows]
+        imagined = plenty(sources, wanted)
         return bool(imagined) and len(self._select([*self._candidates(), *imagined], wanted)) > chosen
 
     def _check_some(self, clock: RoundClock) -> None:
@@ -111,9 +97,16 @@ class PeerGroups:
             else:
                 self._checked[row.name, index] = checked
                 clock.received_sequences += len(group.completions)
-                verdict = GroupVerdict(index, len(group.completions), "accepted")
+                verdict = GroupVerdict(
+                    index, len(group.completions), "accepted", reward=checked.reward, spread=checked.spread,
+                    useful=any(checked.rewards) or self._any_place,
+                )  # fmt: skip
             verdicts.append(verdict)
         self._store.inbox.record_check(row, verdicts, round_number=self._round, created_at_ms=created_at_ms)
+
+    @property
+    def _any_place(self) -> bool:
+        return self._config.training.places == "any"
 
     def _held_out(self, task: str, prompt: str) -> bool:
         return self._party.held_out.contains(task, self._party.tasks[task].size, prompt)
@@ -128,16 +121,30 @@ class PeerGroups:
             raise StoreError(f"the store holds a batch that can't be decoded: {error}") from error
 
     def _choose(self, wanted: int) -> list[ReadyGroup]:
-        """Newest groups under the caps."""
+        """The most informative of the groups that are here, under the caps."""
         usable = self._usable()
         chosen = self._select(self._candidates(), wanted)
         return [usable[candidate.batch, candidate.group_index] for candidate in chosen]
 
     def _usable(self) -> dict[tuple[BatchName, int], ReadyGroup]:
-        """Checked groups; of the batches that a crash made suspect, one at most."""
-        ready = self._store.inbox.ready(READY_LIMIT)
+        """Checked groups that may take a place; of the batches that a crash made suspect, one at most."""
+        ready = [group if group.spread is not None else self._with_rewards(group) for group in self._ready()]
         suspect = next((group.name for group in ready if group.suspect), None)
-        return {(g.name, g.group_index): g for g in ready if not g.suspect or g.name == suspect}
+        return {
+            (g.name, g.group_index): g
+            for g in ready
+            if (g.spread or self._any_place) and (not g.suspect or g.name == suspect)
+        }
+
+    def _ready(self) -> list[ReadyGroup]:
+        return self._store.inbox.ready(READY_LIMIT)
+
+    def _with_rewards(self, group: ReadyGroup) -> ReadyGroup:
+        """One that an earlier version checked, which didn't keep its rewards; they are kept from now on."""
+        checked = self._check_again(group)
+        reward, spread = (0.0, 0.0) if checked is None else (checked.reward, checked.spread)
+        self._store.inbox.note_rewards(group.name, group.group_index, reward=reward, spread=spread)
+        return replace(group, reward=reward, spread=spread)
 
     def _candidates(self) -> list[Candidate]:
         return [
@@ -150,6 +157,7 @@ class PeerGroups:
                 received_at_ms=group.received_at_ms,
                 age=self._round - group.arrived_round,
                 author_groups=group.author_groups,
+                spread=group.spread or 0.0,
             )
             for group in self._usable().values()
         ]
@@ -160,7 +168,7 @@ class PeerGroups:
     def _expire(self) -> None:
         oldest_ms = now_ms() - int(self._run.manifest.limits.max_age_seconds * 1000)
         self._store.inbox.expire(oldest_live_ms=oldest_ms, oldest_round=self._round - self._config.caps.max_age_rounds)
-        live = {(group.name, group.group_index) for group in self._store.inbox.ready(READY_LIMIT)}
+        live = {(group.name, group.group_index) for group in self._ready()}
         self._checked = {key: checked for key, checked in self._checked.items() if key in live}
 
     def load(self, chosen: list[ReadyGroup]) -> list[tuple[ReadyGroup, TrainingGroup]]:
@@ -180,7 +188,3 @@ class PeerGroups:
         payload, window, _ = self._open(data)
         checked = check(self._party, ready.author, window, payload, ready.group_index)
         return None if isinstance(checked, Rejected) else checked
-
-
-def _source(row: SourceRow) -> Source:
-    return Source(row.author, row.delivered_by, row.address_range, row.author_groups)

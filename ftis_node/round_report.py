@@ -14,6 +14,7 @@ from ftis_node.round import MISMATCH_ALARM, OWN
 from ftis_node.store import authors
 from ftis_node.store.authors import AuthorRound
 from ftis_node.store.reports import PhaseSeconds, RoundReport, SequenceCounts, Totals, add_to_totals
+from ftis_node.training.collate import TrainingGroup
 from ftis_node.training.step import GroupReport, StepReport
 from ftis_node.types import BatchName, short_id
 
@@ -39,16 +40,26 @@ class RoundClock:
             self.seconds[name] += time.monotonic() - started
 
 
-def build_report(round_number: int, step: StepReport, clock: RoundClock, *, before: Totals) -> RoundReport:
-    """One round's report, its totals brought forward from ``before``."""
-    own = [group for group in step.groups if group.origin == OWN]
+def build_report(
+    round_number: int, step: StepReport, clock: RoundClock, *, before: Totals, aside: Sequence[TrainingGroup] = ()
+) -> RoundReport:
+    """One round's report, its totals brought forward from ``before``.
+
+    ``aside`` are own groups that took no place: what is said of own sequences is of all that were sampled.
+    """
+    placed = [group for group in step.groups if group.origin == OWN]
+    own = [*placed, *map(_without_place, aside)]
     peers = [group for group in step.groups if group.origin != OWN]
     tokens = sum(stats.tokens for stats in clock.generation)
     generating = sum(stats.seconds for stats in clock.generation)
     report = RoundReport(
         round=round_number,
-        own_groups=len(own),
+        own_groups=len(placed),
         peer_groups=len(peers),
+        own_sampled=len(own),
+        own_informative=_informative(placed),
+        peer_informative=_informative(peers),
+        peer_tokens=sum(group.tokens for group in peers),
         stepped=step.stepped,
         skipped_reason=step.skipped_reason,
         loss=step.loss,
@@ -128,7 +139,8 @@ def describe(report: RoundReport) -> str:
     measuring = f", measuring {seconds.measuring:.2f} s" if seconds.measuring else ""
     outcome = f"gradient norm {report.gradient_norm:.2f}" if report.stepped else f"no step ({report.skipped_reason})"
     return (
-        f"round {report.round}: {report.own_groups} own and {report.peer_groups} peers' groups, reward {reward},"
+        f"round {report.round}: {report.own_groups} own and {report.peer_groups} peers' groups,"
+        f" {report.own_sampled} sampled, reward {reward},"
         f" {outcome}, trained on {report.own.trained} own and {report.peers.trained} peers' sequences, filtered"
         f" {report.own.filtered + report.peers.filtered}; generating {seconds.generating:.2f} s, scoring"
         f" {seconds.scoring:.2f} s, training {seconds.training:.2f} s, waiting {seconds.waiting:.2f} s{measuring}"
@@ -143,6 +155,17 @@ def _counts(groups: Sequence[GroupReport], arrived: int) -> SequenceCounts:
         zero_advantage=sum(group.zero_advantage for group in groups),
         excluded=dict(Counter(reason for group in groups for reason in group.excluded)),
     )
+
+
+def _without_place(group: TrainingGroup) -> GroupReport:
+    """As the trainer would report a group whose rewards are all equal."""
+    size = len(group.sequences)
+    reward = sum(sequence.reward for sequence in group.sequences) / size
+    return GroupReport(group.origin, size, 0, 0, zero_advantage=size, divergence=None, mean_reward=reward)
+
+
+def _informative(groups: Sequence[GroupReport]) -> int:
+    return sum(group.zero_advantage < group.sequences for group in groups)
 
 
 def _mean_reward(groups: Sequence[GroupReport]) -> float | None:

@@ -19,6 +19,9 @@ from tests.daemons import Daemon, learners_of, wait_for_unlocked, write_run
 QUICK = ("training.groups_per_step=6", "training.min_own_share=0.33", "training.learning_rate=3e-4",
          "caps.range_share=1.0", "caps.newcomer_groups=0", "training.collect_timeout=30")  # fmt: skip
 
+# In which every group takes a place: so each node learns from all others in its only one.
+ONE_ROUND = (*QUICK, "training.max_rounds=1", "training.places='any'", "training.agreement_every=0")
+
 
 def query(home: Path, sql: str) -> list[tuple]:
     with sqlite3.connect(f"file:{home / STORE_FILE}?mode=ro", uri=True) as database:
@@ -49,7 +52,7 @@ def train_again(original: Path, home: Path, *statements: str) -> torch.Tensor:
     shutil.copytree(original, home)
     shutil.rmtree(home / "checkpoints")
     edit(home, *statements)
-    with Daemon(home, sets=(*QUICK, "training.max_rounds=1", "training.seed=1", "network.peers=[]")) as node:
+    with Daemon(home, sets=(*ONE_ROUND, "training.seed=1", "network.peers=[]")) as node:
         node.finished()
         assert node.terminate() == 0
     return weights(home)
@@ -58,7 +61,7 @@ def train_again(original: Path, home: Path, *statements: str) -> torch.Tensor:
 def test_three_daemons_learn_from_each_other(tmp_path: Path) -> None:
     """Peers' samples change the weights: with its inbox emptied the same node ends elsewhere."""
     run = write_run(tmp_path)
-    sets = (*QUICK, "training.max_rounds=1", "training.start_peers=2")
+    sets = (*ONE_ROUND, "training.start_peers=2")
     with Daemon(tmp_path / "a", run=run, sets=(*sets, "training.seed=1")) as a:
         seed = (a.address(),)
         # The second and the third have no manifest: they get it from the first. They don't dial each
@@ -72,7 +75,7 @@ def test_three_daemons_learn_from_each_other(tmp_path: Path) -> None:
                 assert status.last_round is not None
                 assert (status.last_round.own_groups, status.last_round.peer_groups) == (2, 4)
                 assert len(status.last_round.used_authors) == 2
-                assert not [r for r in status.rejections if r.reason != "held_out"]
+                assert not status.rejections
             for node in (a, b, c):
                 assert node.terminate() == 0
     together = weights(tmp_path / "a")
@@ -164,7 +167,8 @@ def test_a_batch_that_crashes_the_learner_twice_is_quarantined(tmp_path: Path) -
     )
     sets = (*QUICK, "training.start_peers=1")
     with Daemon(tmp_path / "victim", run=run, sets=sets, env={"PYTHONPATH": str(fault)}) as victim:
-        one_batch = ("training.groups_per_step=2", "training.min_own_share=1.0", "training.max_rounds=1")
+        one_batch = ("training.groups_per_step=2", "training.min_own_share=1.0", "training.max_rounds=1",
+                     "training.places='any'")  # fmt: skip
         mallory_sets = (*QUICK, "model.name='builtin:large'", *one_batch)
         with Daemon(tmp_path / "mallory", peers=(victim.address(),), sets=mallory_sets) as mallory:
             mallory.finished()
@@ -174,19 +178,6 @@ def test_a_batch_that_crashes_the_learner_twice_is_quarantined(tmp_path: Path) -
             assert victim.log.count("the learner died (exit code 9)") == 2
             assert mallory.terminate() == 0
         assert victim.terminate() == 0
-
-
-def test_a_peer_that_stops_answering_blocks_nobody(tmp_path: Path) -> None:
-    """The peer is frozen with SIGSTOP, its connections stay open; rounds go on after one timeout."""
-    run = write_run(tmp_path)
-    sets = (*QUICK, "training.collect_timeout=2", "training.start_peers=1")
-    with Daemon(tmp_path / "a", run=run, sets=sets) as a, Daemon(tmp_path / "b", peers=(a.address(),), sets=sets) as b:
-        a.until(lambda s: s.last_round is not None and s.last_round.totals.peers.trained > 0, "b's samples are used")
-        b.process.send_signal(signal.SIGSTOP)
-        frozen_at = a.status().round
-        a.after_round(frozen_at + 5)
-        b.process.send_signal(signal.SIGCONT)
-        assert a.terminate() == 0
 
 
 def snapshot(home: Path) -> tuple[int, dict[tuple[bytes, int], int], set[bytes], set[int]]:
@@ -229,7 +220,10 @@ def kill_and_resume(tmp_path: Path, *, times: int, seed: int) -> None:
             victim.after_round(before[0] + 2)
             victim.until(
                 lambda _: (
-                    query(home, "SELECT count(*) FROM outbox WHERE id NOT IN (SELECT outbox_id FROM published)")
+                    query(
+                        home,
+                        "SELECT count(*) FROM outbox WHERE NOT kept AND id NOT IN (SELECT outbox_id FROM published)",
+                    )
                     == [(0,)]
                 ),
                 "all of the outbox is published",

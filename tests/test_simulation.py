@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ftis_node import learner, peer_groups
+from ftis_node import learner, own_groups, peer_groups
 from ftis_node.config import CapsConfig, ModelConfig, NodeConfig, TrainingConfig
 from ftis_node.errors import ConfigError
 from ftis_node.inbox.verify import Accepted, Known, Opened, open_batch, verify
@@ -223,13 +223,13 @@ def test_one_step_is_the_daemons_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     simulation, batches = _with_batches_of_bob()
     (ann, _), expected = simulation.advance(), simulation.nodes[0]
     now_ms = START_MS + 60_000
-    for module in (learner, peer_groups):
+    for module in (learner, own_groups, peer_groups):
         monkeypatch.setattr(module, "now_ms", lambda: now_ms)
     config = NodeConfig(
         model=ModelConfig(name="builtin:small"),
         training=TrainingConfig(
             groups_per_step=GROUPS, min_own_share=0.5, agreement_every=0, learning_rate=3e-4, max_rounds=1,
-            collect_timeout=0, seed=seed_of(0, "ann"), micro_batch_tokens=16_384,
+            collect_timeout=0, places="any", seed=seed_of(0, "ann"), micro_batch_tokens=16_384,
         ),
         caps=CapsConfig(newcomer_groups=0),
     )  # fmt: skip

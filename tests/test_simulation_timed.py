@@ -11,7 +11,7 @@ from ftis_node.errors import ConfigError
 from ftis_node.inbox.content import CheckedGroup
 from ftis_node.round import OWN
 from ftis_node.simulation.figures import EvaluationLine, RoundLine
-from ftis_node.simulation.pacer import Pacer, teaches
+from ftis_node.simulation.pacer import Pacer
 from ftis_node.simulation.results import read_results
 from ftis_node.simulation.runner import prepare, simulate
 from ftis_node.simulation.specification import SimulationSpec
@@ -138,7 +138,7 @@ def test_groups_that_teach_nothing_take_no_place_and_all_wrong_ones_are_not_sent
     assert given
     assert all(len(set(rewards)) > 1 for rewards in given)
     assert all(any(group.rewards) for group in sent)
-    assert any(teaches(group) for group in sent)
+    assert any(group.spread > 0 for group in sent)
     own = [line.reward for line in lines if isinstance(line, RoundLine)]
     assert all(reward is not None and reward < 1 for reward in own), "rewards are of all that was sampled"
 

@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from ftis_node.clock import now_ms
 from ftis_node.commands.demo_swarm import DemoParty, party_config
 from ftis_node.evaluate import Evaluation, greedy_accuracy
 from ftis_node.models import LoadedModel, load_model
 from ftis_node.rollout.transformers import TransformersEngine
+from ftis_node.status.pace import Pace, pace_of
 from ftis_node.status.snapshot import read_status
 from ftis_node.store.reader import StoreReader
 from ftis_node.store.reports import PhaseSeconds, SequenceCounts
@@ -23,6 +25,7 @@ from ftis_node.wire.codec import decode_batch, decode_payload
 IN_DISTRIBUTION = {"terms": 3, "largest": 19}
 OUT_OF_DISTRIBUTION = {"terms": 3, "largest": 29}
 MAX_TOKENS = 48
+KEPT_ROUNDS = 10_000
 
 
 class _Part(BaseModel):
@@ -45,7 +48,11 @@ class Accuracies(_Part):
 
 
 class NodeResult(_Part):
-    """One party. ``own`` and ``peers`` count sequences of the joint phase."""
+    """One party. ``own`` and ``peers`` count sequences of the joint phase.
+
+    ``received_bytes`` is all that peers sent, ``peer_tokens`` those of their tokens that were trained on;
+    ``bytes_per_useful_token`` is the one by the other. ``own_groups`` were sampled.
+    """
 
     name: str
     model: str
@@ -60,6 +67,11 @@ class NodeResult(_Part):
     published_bytes: int
     published_tokens: int
     bytes_per_token: float
+    received_bytes: int
+    peer_tokens: int
+    bytes_per_useful_token: float | None
+    own_groups: int
+    pace: Pace
     seconds: PhaseSeconds
     seconds_alone: PhaseSeconds
     reward_together: tuple[float, ...]
@@ -90,6 +102,7 @@ def measure(party: DemoParty, together: Path, alone: Path, *, items: int) -> Nod
     assert status_alone.last_round is not None
     published_bytes, tokens = _traffic(together)
     totals = status.last_round.totals
+    received_bytes, pace = _received(together)
     return NodeResult(
         name=party.name,
         model=status.model,
@@ -104,6 +117,11 @@ def measure(party: DemoParty, together: Path, alone: Path, *, items: int) -> Nod
         published_bytes=published_bytes,
         published_tokens=tokens,
         bytes_per_token=published_bytes / tokens,
+        received_bytes=received_bytes,
+        peer_tokens=totals.peer_tokens,
+        bytes_per_useful_token=received_bytes / totals.peer_tokens if totals.peer_tokens else None,
+        own_groups=totals.own_sampled,
+        pace=pace,
         seconds=totals.seconds,
         seconds_alone=status_alone.last_round.totals.seconds,
         reward_together=_rewards(together),
@@ -148,13 +166,20 @@ def _traffic(home: Path) -> tuple[int, int]:
     return sum(map(len, batches)), tokens
 
 
+def _received(home: Path) -> tuple[int, Pace]:
+    """All bytes that came from peers, and the pace over all rounds."""
+    with StoreReader(home) as store:
+        sums = store.network_sums(now_ms())
+        return sums.bytes_in or 0, pace_of(store.recent_rounds(KEPT_ROUNDS))
+
+
 def _rewards(home: Path) -> tuple[float, ...]:
     with StoreReader(home) as store:
         return tuple(report.own_reward for report in store.rounds() if report.own_reward is not None)
 
 
 def print_report(console: Console, report: DemoReport) -> None:
-    """Four short tables."""
+    """Some short tables."""
     accuracy = _table("Greedy accuracy on unseen sums (95 % interval about ±0.05)")
     for column in ("node", "parameters", "sums", "start", "alone", "together"):
         accuracy.add_column(column)
@@ -175,20 +200,33 @@ def print_report(console: Console, report: DemoReport) -> None:
             node.name, f"{node.own.arrived:,}", f"{node.own.trained:,}", f"{node.peers.arrived:,}", rejected,
             f"{node.peers.filtered:,}", f"{node.peers.trained:,}",
         )  # fmt: skip
-    seconds = _table("Seconds while training together, and bytes on the wire")
-    for column in ("node", "generating", "scoring", "training", "waiting", "published", "bytes per token"):
+    phases = ("generating", "scoring", "training", "measuring", "waiting")
+    seconds = _table("Seconds while training together, and their shares")
+    for column in ("node", *phases):
         seconds.add_column(column)
     for node in report.nodes:
-        spent = node.seconds
-        seconds.add_row(
-            node.name, f"{spent.generating:.1f}", f"{spent.scoring:.1f}", f"{spent.training:.1f}",
-            f"{spent.waiting:.1f}", f"{node.published_bytes / 1024:,.0f} KiB", f"{node.bytes_per_token:.2f}",
+        spent = node.seconds.model_dump()
+        total = sum(spent.values()) or 1.0
+        seconds.add_row(node.name, *(f"{spent[phase]:.1f} ({spent[phase] / total:.0%})" for phase in phases))
+    groups = _table("Groups with information while training together, and bytes on the wire")
+    for column in ("node", "own a minute", "peers' a minute", "published", "a token", "received", "a token of use"):
+        groups.add_column(column)
+    for node in report.nodes:
+        useful = node.bytes_per_useful_token
+        groups.add_row(
+            node.name, _rate(node.pace.own_informative), _rate(node.pace.peer_informative),
+            f"{node.published_bytes / 1024:,.0f} KiB", f"{node.bytes_per_token:.2f} B",
+            f"{node.received_bytes / 1024:,.0f} KiB", "–" if useful is None else f"{useful:.2f} B",
         )  # fmt: skip
-    for table in (accuracy, sequences, seconds):
+    for table in (accuracy, sequences, seconds, groups):
         console.print()
         console.print(table)
     console.print()
     console.print(f"{report.rounds} rounds together and alone, {report.seconds:.0f} s in all.")
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
 
 
 def _table(title: str) -> Table:

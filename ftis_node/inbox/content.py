@@ -30,6 +30,18 @@ class CheckedGroup:
     rewards: tuple[float, ...]
     same_tokenizer: bool
 
+    @property
+    def reward(self) -> float:
+        """The mean."""
+        return math.fsum(self.rewards) / len(self.rewards)
+
+    @property
+    def spread(self) -> float:
+        """The population standard deviation of the rewards; exactly 0 where all are equal, and only there."""
+        if min(self.rewards) == max(self.rewards):
+            return 0.0
+        return math.sqrt(math.fsum((reward - self.reward) ** 2 for reward in self.rewards) / len(self.rewards))
+
 
 def check_group(
     group: Group, payload: RolloutPayload, *, run: Run, author: PeerId, window: int, vocabulary: Vocabulary,

@@ -1,10 +1,13 @@
-"""Which of the peers' groups a step takes: newest first, under caps. Pure."""
+"""Which of the peers' groups a step takes: those with more information first, then the newest, under caps. Pure.
+
+The order follows from what is worked out here alone: rewards, and when a batch came. A name only breaks ties.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftis_node.config import CapsConfig
@@ -13,7 +16,7 @@ from ftis_node.types import BatchName, PeerId
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A group that could be used. ``age`` is in own rounds since it arrived."""
+    """A group that could be used: ``spread`` is of its rewards, ``age`` in own rounds since it arrived."""
 
     batch: BatchName
     group_index: int
@@ -23,11 +26,12 @@ class Candidate:
     received_at_ms: int
     age: int
     author_groups: int
+    spread: float
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An author that was heard from lately, and the way its last batch came."""
+    """An author of batches that nobody looked into yet, and the way one of them came."""
 
     author: PeerId
     neighbour: PeerId
@@ -35,36 +39,14 @@ class Source:
     author_groups: int
 
 
-OVERDUE_FACTOR = 4.0
-SHORTEST_PATIENCE_MS = 1_000.0
-FEWEST_ARRIVALS = 4
-
-
-def overdue(arrivals: Iterable[tuple[PeerId, int]], now_ms: int) -> set[PeerId]:
-    """Authors of whom nothing has come for much longer than is usual for them; ``arrivals``: author and time (ms).
-
-    Nodes that all wait for each other would wait until their timeouts: each has what the others could give, and none
-    makes more. An author with few arrivals is never overdue, for its pace isn't known.
-    """
-    times: dict[PeerId, list[int]] = {}
-    for author, at_ms in arrivals:
-        times.setdefault(author, []).append(at_ms)
-    late = set()
-    for author, came in times.items():
-        pace = (max(came) - min(came)) / max(1, len(came) - 1)
-        patience = max(SHORTEST_PATIENCE_MS, OVERDUE_FACTOR * pace)
-        if len(came) >= FEWEST_ARRIVALS and now_ms - max(came) > patience:
-            late.add(author)
-    return late
-
-
-def attainable(sources: Sequence[Source], wanted: int, *, groups_per_step: int, caps: CapsConfig) -> int:
-    """How many groups these sources could give to a step if each had plenty: waiting for more is in vain."""
-    return len(select(plenty(sources, wanted), wanted, groups_per_step=groups_per_step, caps=caps))
+SPREAD_STEP = 0.125
+SPREAD_LEVELS = 4
+"""Rewards are 0 to 1, so a spread is 0.5 at most. Of eight completions one that is right, or wrong, is level 2, more
+are level 3: within a level the newer group is worth more than the last bit of spread."""
 
 
 def plenty(sources: Sequence[Source], wanted: int) -> list[Candidate]:
-    """As many imagined groups of every source as a step could take, older than any real one."""
+    """As many imagined groups of every source as a step could take, each behind any real one."""
     return [
         Candidate(
             batch=BatchName(source.author),
@@ -75,6 +57,7 @@ def plenty(sources: Sequence[Source], wanted: int) -> list[Candidate]:
             received_at_ms=0,
             age=0,
             author_groups=source.author_groups,
+            spread=0.0,
         )
         for source in sources
         for index in range(wanted)
@@ -96,7 +79,7 @@ def select(candidates: Sequence[Candidate], wanted: int, *, groups_per_step: int
     ranges: Counter[str] = Counter()
     newcomers = 0
     chosen: list[Candidate] = []
-    for candidate in sorted(candidates, key=_newest_first):
+    for candidate in sorted(candidates, key=_order):
         if len(chosen) >= wanted:
             break
         is_newcomer = candidate.author_groups < caps.newcomer_groups
@@ -120,5 +103,6 @@ def _cap(share: float, groups_per_step: int) -> int:
     return max(1, math.floor(share * groups_per_step))
 
 
-def _newest_first(candidate: Candidate) -> tuple[int, bytes, int]:
-    return -candidate.received_at_ms, candidate.batch, candidate.group_index
+def _order(candidate: Candidate) -> tuple[int, int, float, bytes, int]:
+    level = min(SPREAD_LEVELS - 1, int(candidate.spread / SPREAD_STEP))
+    return -level, -candidate.received_at_ms, -candidate.spread, candidate.batch, candidate.group_index

@@ -166,12 +166,12 @@ class Mailbox:
     # --- choice -----------------------------------------------------------------------------
 
     def choose(self, count: int, round_number: int, wanted: Wanted = any_group) -> list[PeerGroup]:
-        """The newest groups under the caps, of those that are ``wanted``; they are used with that."""
+        """Groups by ``select``, of those that are ``wanted``; they are used with that."""
         return self._take(self._selected(count, round_number, wanted))
 
-    def available(self, count: int, round_number: int, wanted: Wanted = any_group) -> int:
-        """How many ``choose`` would give."""
-        return len(self._selected(count, round_number, wanted))
+    def offered(self, count: int, round_number: int, wanted: Wanted) -> list[PeerGroup]:
+        """What ``choose`` would give."""
+        return [self._groups[key] for key in self._selected(count, round_number, wanted)]
 
     def _selected(self, count: int, round_number: int, wanted: Wanted) -> list[tuple[BatchName, int]]:
         caps = self._party.config.caps
@@ -186,6 +186,7 @@ class Mailbox:
                 received_at_ms=kept.received_at_ms,
                 age=round_number - kept.arrived_round,
                 author_groups=self._author(self._groups[name, index].author).accepted_groups,
+                spread=self._groups[name, index].checked.spread,
             )
             for name, kept in self._names.items()
             for index in kept.unused

@@ -23,20 +23,21 @@ from ftis_node.types import RolloutPayload
 from ftis_node.wire.codec import decode_payload, encode_payload
 
 
-def teaches(group: CheckedGroup) -> bool:
-    """Where all rewards are equal there is no advantage."""
-    return len(set(group.rewards)) > 1
-
-
 class PacedNode(SimulatedNode):
-    """Keeps what it sampled for the round under way, and sends no group of which nobody learns what is right."""
+    """Keeps what it sampled for the round under way, and sends what a daemon does."""
 
     def __init__(self, spec: SimulatedParty, run: Run, *, seed: int, tasks: Mapping[str, Task]) -> None:
         super().__init__(spec, run, seed=seed, tasks=tasks, common_prompts=None)
         self.sampled: list[tuple[RolloutPayload, int]] = []
         """Payloads of the round under way as they came out of the codec, with their windows."""
 
+    def takes_place(self, group: CheckedGroup) -> bool:
+        """In a step of this party."""
+        return group.spread > 0 or self.party.config.training.places == "any"
+
     def _to_send(self, payload: RolloutPayload, groups: Sequence[OwnGroup]) -> RolloutPayload:
+        if self.party.config.training.places == "any":
+            return payload
         in_vain = {own.checked.group.slot for own in groups if not any(own.checked.rewards)}
         return replace(payload, groups=tuple(group for group in payload.groups if group.slot not in in_vain))
 
@@ -126,11 +127,12 @@ class Pacer:
 
     @property
     def filling(self) -> Filling:
-        return Filling(sampled=len(self.own), own=len(self.teaching))
+        return Filling(sampled=len(self.own), own=len(self.placed))
 
     @property
-    def teaching(self) -> list[OwnGroup]:
-        return [own for own in self.own if teaches(own.checked)]
+    def placed(self) -> list[OwnGroup]:
+        """Own groups that take a place in the step."""
+        return [own for own in self.own if self.node.takes_place(own.checked)]
 
     @property
     def reads(self) -> bool:

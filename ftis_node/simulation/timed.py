@@ -20,10 +20,10 @@ from ftis_node.round import OWN
 from ftis_node.simulation.engine import Evaluate, Moment
 from ftis_node.simulation.figures import EvaluationLine, RoundLine, round_line
 from ftis_node.simulation.lockstep import EPOCH, START_MS
-from ftis_node.simulation.mailbox import Mailbox
+from ftis_node.simulation.mailbox import Mailbox, PeerGroup
 from ftis_node.simulation.node import identity_of
 from ftis_node.simulation.pace import places_of
-from ftis_node.simulation.pacer import PacedLetter, PacedNode, Pacer, PacerState, teaches
+from ftis_node.simulation.pacer import PacedLetter, PacedNode, Pacer, PacerState
 from ftis_node.simulation.specification import SimulationSpec
 from ftis_node.tasks.task import Task
 from ftis_node.training.collate import TrainingGroup
@@ -104,16 +104,16 @@ class Timed:
         """One piece of sampling, or a step; the evaluations that are due before it ends come first."""
         now_ms = START_MS + int(pacer.time * 1000)
         room = places_for_peers(pacer.filling, pacer.places)
-        peers = 0
+        peers: list[PeerGroup] = []
         if pacer.reads:
             pacer.look(now_ms, START_MS, self._max_age_ms)
-            peers = pacer.mailbox.available(room, pacer.round + 1, teaches)
-        count = next_chunk(pacer.filling, peers, pacer.places)
+            peers = pacer.mailbox.offered(room, pacer.round + 1, pacer.node.takes_place)
+        count = next_chunk(pacer.filling, len(peers), pacer.places)
         costs, size = pacer.node.spec.costs, self._spec.run.group_size
         if count:
             end = pacer.time + count * size * costs.generation
         else:
-            end = pacer.time + self._trained(pacer, peers) * costs.training
+            end = pacer.time + _trained(pacer, peers) * costs.training
         if self._spec.seconds is not None and end > self._spec.seconds:
             return self._finish(pacer)
         lines = self._evaluations(pacer, before=end)
@@ -143,17 +143,13 @@ class Timed:
             if other is not pacer and other.reads and not other.done:
                 other.letters += letters
 
-    def _trained(self, pacer: Pacer, peers: int) -> int:
-        """Sequences that a step now would compute with: a group without advantages costs nothing."""
-        return sum(len(own.checked.rewards) for own in pacer.teaching) + peers * self._spec.run.group_size
-
     def _step(self, pacer: Pacer, room: int, *, end: float) -> RoundLine:
         node, number = pacer.node, pacer.round + 1
         with pacer.clock.phase("checking"):
-            chosen = pacer.mailbox.choose(room, number, teaches) if pacer.reads else []
+            chosen = pacer.mailbox.choose(room, number, node.takes_place) if pacer.reads else []
             peers = [node.as_training(group) for group in chosen]
         # Where nothing teaches, the step says itself why it is none.
-        own = [group.training for group in (pacer.teaching or (pacer.own if not peers else []))]
+        own = [group.training for group in (pacer.placed or (pacer.own if not peers else []))]
         weights = node.weights()
         groups = weighted([*own, *peers], weights)
         agreements = node.agreements(groups, number, pacer.clock)
@@ -211,6 +207,12 @@ class Timed:
         else:
             pacer.found, pacer.found_at_an_end = self._evaluate(pacer.node, moment), at_an_end
         return list(pacer.found)
+
+
+def _trained(pacer: Pacer, peers: list[PeerGroup]) -> int:
+    """Sequences that a step now would compute with: a group without advantages costs nothing."""
+    groups = (*(own.checked for own in pacer.own), *(peer.checked for peer in peers))
+    return sum(len(group.rewards) for group in groups if group.spread > 0)
 
 
 def _time(pacer: Pacer) -> float:

@@ -127,6 +127,14 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
         {(phase,): seconds for phase, seconds in totals.seconds.model_dump().items()},
     )  # fmt: skip
     yield _counter("ftis_generated_tokens", "Tokens generated here.", (), {(): totals.generated_tokens})
+    yield _counter("ftis_own_groups_sampled", "Own groups sampled.", (), {(): totals.own_sampled})
+    yield _counter(
+        "ftis_informative_groups", "Groups with unequal rewards that took a place in a step.", ("origin",),
+        {("own",): totals.own_informative, ("peers",): totals.peer_informative},
+    )  # fmt: skip
+    yield _counter(
+        "ftis_peer_tokens", "Tokens of peers' completions that were trained on.", (), {(): totals.peer_tokens}
+    )
     samples: Samples = {}
     for origin, counts in (("own", totals.own), ("peers", totals.peers)):
         samples |= {(origin, outcome): value for outcome, value in _by_outcome(counts).items()}

@@ -69,10 +69,13 @@ def _facts(status: NodeStatus) -> list[tuple[str, str]]:
         facts += [
             (
                 "last round",
-                f"round {last.round}{ago}: {last.own_groups} own and {last.peer_groups} peers' groups; generating"
+                f"round {last.round}{ago}: {last.own_groups} own and {last.peer_groups} peers' groups,"
+                f" {last.own_sampled} sampled; generating"
                 f" {seconds.generating:.1f} s, scoring {seconds.scoring:.1f} s, training {seconds.training:.1f} s,"
                 f" waiting {seconds.waiting:.1f} s",
             ),
+            *([("time", f"last {status.pace.rounds} rounds: {shares}")] if (shares := status.pace.shares()) else []),
+            *([("informative groups", groups)] if (groups := status.pace.groups()) else []),
             ("own", counts_text(totals.own, "generated")),
             ("peers'", counts_text(totals.peers, "accepted")),
         ]

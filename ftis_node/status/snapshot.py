@@ -19,6 +19,7 @@ from ftis_node.clock import now_ms
 from ftis_node.identity import daemon_of
 from ftis_node.status.agreement import Agreement, agreement_of
 from ftis_node.status.home_faults import clock_faults, disk_faults, network_faults
+from ftis_node.status.pace import Pace, pace_of
 from ftis_node.store import authors
 from ftis_node.store.authors import AuthorTotals
 from ftis_node.store.process_states import ProcessState, decode_state
@@ -135,6 +136,7 @@ class NodeStatus(_Part):
     last_round_at_ms: Whole | None
     last_round: RoundReport | None
     seconds_per_round: Number | None = None
+    pace: Pace = Pace()
     rounds_lately: Whole = 0
     skipped_lately: Whole = 0
     own_agreement: Agreement = Agreement(measured=0)
@@ -221,6 +223,7 @@ def read_status(home: Path) -> NodeStatus:
             last_round_at_ms=None if last is None else last[1],
             last_round=None if last is None else last[0],
             seconds_per_round=_seconds_per_round(store.round_times(RATE_ROUNDS)),
+            pace=pace_of(store.recent_rounds(RATE_ROUNDS)),
             rounds_lately=rounds_lately,
             skipped_lately=skipped_lately,
             own_agreement=_agreement(by_author.get(authors.OWN)),

@@ -24,18 +24,34 @@ class ReceivedRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupVerdict:
-    """What the content check found: ``outcome`` is ``accepted`` or ``rejected``."""
+    """What the content check found: ``outcome`` is ``accepted``, ``rejected`` or ``unusable``.
+
+    Of an accepted group ``reward`` and ``spread``, and whether it is any use here.
+    """
 
     group_index: int
     sequences: int
     outcome: str
     reason: str = ""
     detail: str = ""
+    reward: float | None = None
+    spread: float | None = None
+    useful: bool = True
+
+    @property
+    def state(self) -> str:
+        """What becomes of it. An author's history counts what is given up like what is used."""
+        if self.outcome != "accepted":
+            return "rejected"
+        return "ready" if self.useful else "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyGroup:
-    """A checked group that may be trained on; ``suspect`` if an earlier attempt at it crashed."""
+    """A checked group that may be trained on; ``suspect`` if an earlier attempt at it crashed.
+
+    ``reward`` is the mean of its rewards, ``spread`` their standard deviation; None if an earlier version checked it.
+    """
 
     name: BatchName
     group_index: int
@@ -46,11 +62,13 @@ class ReadyGroup:
     arrived_round: int
     author_groups: int
     suspect: bool
+    reward: float | None
+    spread: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """An author that was heard from, how its last batch came, and how many of its groups were accepted."""
+    """An author of batches, how one of them came, and how many of its groups were accepted."""
 
     author: PeerId
     delivered_by: PeerId
@@ -109,7 +127,7 @@ class InboxStore:
             return
         for index in range(int(received[1])):
             self._db.execute(
-                "INSERT INTO inbox_groups VALUES (?, ?, ?, 0, 'quarantined', 0, NULL, ?)"
+                "INSERT INTO inbox_groups VALUES (?, ?, ?, 0, 'quarantined', 0, NULL, ?, NULL, NULL)"
                 " ON CONFLICT (name, group_index) DO UPDATE SET state = 'quarantined' WHERE state IN ('ready', 'used')",
                 (name, index, received[0], received[2]),
             )
@@ -122,11 +140,13 @@ class InboxStore:
         """Commit the content check of one batch and end its claim."""
         with transaction(self._db):
             for verdict in verdicts:
-                state = "ready" if verdict.outcome == "accepted" else "rejected"
                 self._db.execute(
-                    "INSERT INTO inbox_groups VALUES (?, ?, ?, ?, ?, ?, NULL, ?)",
-                    (row.name, verdict.group_index, row.author, verdict.sequences, state, round_number, created_at_ms),
-                )
+                    "INSERT INTO inbox_groups VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?, ?)",
+                    (
+                        row.name, verdict.group_index, row.author, verdict.sequences, verdict.state, round_number,
+                        created_at_ms, verdict.reward, verdict.spread,
+                    ),
+                )  # fmt: skip
                 self._add_verdict(row.name, row.author, verdict)
             self._db.execute("DELETE FROM claims WHERE name = ?", (row.name,))
 
@@ -145,7 +165,7 @@ class InboxStore:
             "SELECT g.name, g.group_index, g.author, r.delivered_by, r.address_range, r.received_at_ms,"
             " g.arrived_round, (SELECT count(*) FROM inbox_groups h"
             "  WHERE h.author = g.author AND h.state IN ('ready', 'used', 'expired')),"
-            " EXISTS (SELECT 1 FROM claims c WHERE c.name = g.name)"
+            " EXISTS (SELECT 1 FROM claims c WHERE c.name = g.name), g.reward, g.spread"
             " FROM inbox_groups g JOIN received r ON r.name = g.name WHERE g.state = 'ready'"
             " ORDER BY r.received_at_ms DESC, g.name, g.group_index LIMIT ?",
             (limit,),
@@ -153,27 +173,22 @@ class InboxStore:
         return [
             ReadyGroup(
                 BatchName(bytes(r[0])), int(r[1]), PeerId(bytes(r[2])), PeerId(bytes(r[3])), str(r[4]),
-                int(r[5]), int(r[6]), int(r[7]), bool(r[8]),
+                int(r[5]), int(r[6]), int(r[7]), bool(r[8]), r[9], r[10],
             )
             for r in rows
         ]  # fmt: skip
 
-    def sources(self, since_ms: int) -> list[SourceRow]:
-        """Authors of batches that arrived since then, most recent first, with the way of their last one."""
-        rows = self._db.execute(
-            "SELECT author, delivered_by, address_range, max(received_at_ms), (SELECT count(*) FROM inbox_groups h"
-            "  WHERE h.author = r.author AND h.state IN ('ready', 'used', 'expired'))"
-            " FROM received r WHERE received_at_ms >= ? GROUP BY author ORDER BY 4 DESC LIMIT 1000",
-            (since_ms,),
-        ).fetchall()
-        return [SourceRow(PeerId(bytes(r[0])), PeerId(bytes(r[1])), str(r[2]), int(r[4])) for r in rows]
+    def note_rewards(self, name: BatchName, group_index: int, *, reward: float, spread: float) -> None:
+        """Of a group that an earlier version checked, which kept neither."""
+        with transaction(self._db):
+            self._db.execute(
+                "UPDATE inbox_groups SET reward = ?, spread = ? WHERE name = ? AND group_index = ?",
+                (reward, spread, name, group_index),
+            )
 
-    def arrivals(self, limit: int) -> list[tuple[PeerId, int]]:
-        """Author and time (ms) of the newest batches."""
-        rows = self._db.execute(
-            "SELECT author, received_at_ms FROM received ORDER BY received_at_ms DESC LIMIT ?", (limit,)
-        ).fetchall()
-        return [(PeerId(bytes(r[0])), int(r[1])) for r in rows]
+    def authors_heard(self) -> int:
+        """How many authors' batches are here."""
+        return int(self._db.execute("SELECT count(DISTINCT author) FROM received").fetchone()[0])
 
     def unchecked_sources(self) -> list[SourceRow]:
         """Authors of batches without verdicts, with the way of one of them."""
@@ -184,6 +199,15 @@ class InboxStore:
             " GROUP BY author LIMIT 1000"
         ).fetchall()
         return [SourceRow(PeerId(bytes(r[0])), PeerId(bytes(r[1])), str(r[2]), int(r[3])) for r in rows]
+
+    def give_up(self, groups: Sequence[tuple[BatchName, int]]) -> None:
+        """Ready groups that turned out to be gone."""
+        with transaction(self._db):
+            self._db.executemany(
+                "UPDATE inbox_groups SET state = 'expired' WHERE name = ? AND group_index = ? AND state = 'ready'",
+                groups,
+            )
+            self._db.executemany("DELETE FROM claims WHERE name = ?", [(name,) for name in {n for n, _ in groups}])
 
     def load(self, name: BatchName) -> bytes | None:
         row = self._db.execute("SELECT data FROM received WHERE name = ?", (name,)).fetchone()

@@ -46,10 +46,6 @@ class LearnerStore:
     def close(self) -> None:
         self._db.close()
 
-    def data_version(self) -> int:
-        """Changes when the network half has committed something."""
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
-
     # --- state ------------------------------------------------------------------------------
 
     def _put(self, key: str, value: bytes) -> None:
@@ -100,9 +96,6 @@ class LearnerStore:
         """Whose prompts are drawn here. Raises StoreError when the network half hasn't said yet."""
         return PeerId(self._network_value("peer_id"))
 
-    def connected_peers(self) -> int:
-        return int(self._db.execute("SELECT count(*) FROM peers WHERE connected = 1").fetchone()[0])
-
     def settle_seed(self, configured: int | None, fresh: int) -> int:
         """The seed of this home: the configured one, else the one drawn at the first start."""
         row = self._db.execute("SELECT value FROM learner_state WHERE key = 'seed'").fetchone()
@@ -126,13 +119,16 @@ class LearnerStore:
         created_at_ms: int,
         window: int,
         next_slot: int,
+        kept: Sequence[tuple[bytes, int]] = (),
     ) -> None:
-        """Hand (payload, groups) over for signing; durable when this returns."""
+        """Hand (payload, groups) over for signing, but for those that are ``kept`` here; durable when this returns."""
+        rows = [(payload, groups, False) for payload, groups in payloads]
+        rows += [(payload, groups, True) for payload, groups in kept]
         with transaction(self._db):
             self._db.executemany(
-                "INSERT INTO outbox (round, created_at_ms, window, next_slot, groups, payload)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                [(round_number, created_at_ms, window, next_slot, groups, payload) for payload, groups in payloads],
+                "INSERT INTO outbox (round, created_at_ms, window, next_slot, payload, groups, kept)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(round_number, created_at_ms, window, next_slot, *row) for row in rows],
             )
 
     def own_payloads(self, round_number: int) -> list[OwnPayload]:

@@ -123,9 +123,9 @@ class NetworkStore:
     # --- the signed outbox ------------------------------------------------------------------
 
     def unsigned(self, limit: int) -> list[OutboxEntry]:
-        """The oldest outbox entries that aren't published yet."""
+        """The oldest outbox entries that are to be published and aren't yet."""
         rows = self._db.execute(
-            "SELECT id, created_at_ms, payload FROM outbox WHERE id > ? ORDER BY id LIMIT ?",
+            "SELECT id, created_at_ms, payload FROM outbox WHERE id > ? AND kept = 0 ORDER BY id LIMIT ?",
             (int(self.get("outbox_cursor") or b"0"), limit),
         ).fetchall()
         return [OutboxEntry(int(row[0]), int(row[1]), bytes(row[2])) for row in rows]

@@ -66,22 +66,37 @@ class PhaseSeconds(_Record):
 
 
 class Totals(_Record):
-    """Sums since the first round, as of the round that carries them."""
+    """Sums since the first round, as of the round that carries them.
+
+    ``own_sampled`` counts own groups, ``own_informative`` and ``peer_informative`` those with unequal rewards that took
+    a place in a step, ``peer_tokens`` the tokens of peers' completions that were trained on.
+    """
 
     steps: Whole = 0
     skipped_steps: Whole = 0
     generated_tokens: Whole = 0
+    own_sampled: Whole = 0
+    own_informative: Whole = 0
+    peer_informative: Whole = 0
+    peer_tokens: Whole = 0
     own: SequenceCounts = SequenceCounts()
     peers: SequenceCounts = SequenceCounts()
     seconds: PhaseSeconds = PhaseSeconds()
 
 
 class RoundReport(_Record):
-    """One finished round. Rewards are means over sequences; ``None`` where there was none."""
+    """One finished round. Rewards are means over sequences; ``None`` where there was none.
+
+    ``own_groups`` and ``peer_groups`` took the places of the step; ``own`` and ``own_reward`` are of all own groups.
+    """
 
     round: Whole
     own_groups: Whole
     peer_groups: Whole
+    own_sampled: Whole = 0
+    own_informative: Whole = 0
+    peer_informative: Whole = 0
+    peer_tokens: Whole = 0
     stepped: bool
     skipped_reason: str | None = None
     loss: float | None = None
@@ -111,6 +126,10 @@ def add_to_totals(before: Totals, report: RoundReport) -> RoundReport:
         steps=before.steps + int(report.stepped),
         skipped_steps=before.skipped_steps + int(not report.stepped),
         generated_tokens=before.generated_tokens + report.generated_tokens,
+        own_sampled=before.own_sampled + report.own_sampled,
+        own_informative=before.own_informative + report.own_informative,
+        peer_informative=before.peer_informative + report.peer_informative,
+        peer_tokens=before.peer_tokens + report.peer_tokens,
         own=before.own.plus(report.own),
         peers=before.peers.plus(report.peers),
         seconds=before.seconds.plus(report.seconds),

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from ftis_node.errors import HomeError, StoreError
 from ftis_node.store.connection import connect
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 STORE_FILE = "store.sqlite3"
 
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs", "ceph", "lustre"})
@@ -73,7 +73,8 @@ LEARNER_TABLES = """
 CREATE TABLE IF NOT EXISTS learner_state (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS outbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT, round INTEGER NOT NULL, created_at_ms INTEGER NOT NULL,
-    window INTEGER NOT NULL, next_slot INTEGER NOT NULL, groups INTEGER NOT NULL, payload BLOB NOT NULL
+    window INTEGER NOT NULL, next_slot INTEGER NOT NULL, groups INTEGER NOT NULL, payload BLOB NOT NULL,
+    kept INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX IF NOT EXISTS outbox_by_round ON outbox (round);
 CREATE INDEX IF NOT EXISTS outbox_by_window ON outbox (window);
@@ -81,7 +82,7 @@ CREATE TABLE IF NOT EXISTS claims (name BLOB PRIMARY KEY, attempts INTEGER NOT N
 CREATE TABLE IF NOT EXISTS inbox_groups (
     name BLOB NOT NULL, group_index INTEGER NOT NULL, author BLOB NOT NULL, sequences INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('ready', 'used', 'rejected', 'expired', 'quarantined')),
-    arrived_round INTEGER NOT NULL, used_round INTEGER, created_at_ms INTEGER NOT NULL,
+    arrived_round INTEGER NOT NULL, used_round INTEGER, created_at_ms INTEGER NOT NULL, reward REAL, spread REAL,
     PRIMARY KEY (name, group_index)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS inbox_by_state ON inbox_groups (state);

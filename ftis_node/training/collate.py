@@ -45,6 +45,11 @@ class TrainingGroup:
     sequences: tuple[TrainingSequence, ...]
     weight: float = 1.0
 
+    @property
+    def teaches(self) -> bool:
+        """Whether its rewards differ: else no sequence has an advantage."""
+        return len({sequence.reward for sequence in self.sequences}) > 1
+
 
 @dataclass(frozen=True)
 class MicroBatch:

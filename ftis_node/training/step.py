@@ -45,7 +45,8 @@ class SequenceReport:
 class GroupReport:
     """What became of one group's sequences; ``divergence`` is the mean over those with A < 0.
 
-    ``excluded`` holds a reason for each sequence that has an advantage and could not be used.
+    ``excluded`` holds a reason for each sequence that has an advantage and could not be used. ``tokens`` are the own
+    tokens of the completions that were trained on.
     """
 
     origin: str
@@ -57,6 +58,7 @@ class GroupReport:
     mean_reward: float
     excluded: tuple[str, ...] = ()
     weight: float = 1.0
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,7 @@ def group_report(index: int, group: TrainingGroup, batch: StepBatch, tally: Step
         mean_reward=sum(sequence.reward for sequence in group.sequences) / len(rows),
         excluded=tuple(reason for row in with_advantage if (reason := _excluded(batch, tally, row)) is not None),
         weight=group.weight,
+        tokens=sum(len(batch.sequences[row].completion_ids) for row in active if tally.keep.get(row, False)),
     )
 
 

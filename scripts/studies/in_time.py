@@ -78,7 +78,8 @@ def span(setting: Setting, ratio: float) -> float:
 def simulations(setting: Setting) -> list[Planned]:
     seeds = setting.seeds.claim
     alone = setting.simulation(
-        "in-time-alone", SWARMS[4], collaboration="alone", eval_every=max(1, 2 * setting.rounds // EVALUATIONS),
+        "in-time-alone", SWARMS[4], collaboration="alone", training={"places": "informative"},
+        eval_every=max(1, 2 * setting.rounds // EVALUATIONS),
         costs={kind: Costs(generation=MIDDLE) for kind in KINDS}, **_common(setting),
     )  # fmt: skip
     return [Planned(alone, seeds), *(Planned(_simulation(setting, swarm), seeds) for swarm in swarms())]
@@ -88,7 +89,7 @@ def _simulation(setting: Setting, swarm: Swarm) -> SimulationSpec:
     alone = span(setting, swarm.ratio)
     return setting.simulation(
         swarm.name, swarm.parties, costs={party: swarm.costs(party) for party in swarm.parties},
-        training={"min_own_share": FLOOR}, rounds=100 * setting.rounds,
+        training={"min_own_share": FLOOR, "places": "informative"}, rounds=100 * setting.rounds,
         seconds=LONGEST[len(swarm.parties)] * alone, eval_seconds=alone / EVALUATIONS, **_common(setting),
     )  # fmt: skip
 

@@ -116,7 +116,7 @@ class Setting:
         sections = self.models[model].sections
         sections["training"] |= {
             "groups_per_step": self.groups_per_step, "min_own_share": own_share, "agreement_every": 0,
-            **(training or {}),
+            "places": "any", **(training or {}),
         }  # fmt: skip
         # Who takes part is fixed: nobody is a newcomer.
         sections["caps"] = {"newcomer_groups": 0, **(caps or {})}

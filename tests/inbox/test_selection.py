@@ -1,12 +1,13 @@
-"""Which groups a step takes: newest first, under every cap."""
+"""Which groups a step takes: the more informative first, then the newest, under every cap."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftis_node.config import CapsConfig
-from ftis_node.inbox.selection import Candidate, Source, attainable, overdue, select
+from ftis_node.inbox.selection import SPREAD_STEP, Candidate, Source, plenty, select
 from ftis_node.types import BatchName, PeerId
 
 
@@ -15,11 +16,18 @@ def peer(number: int) -> PeerId:
 
 
 def candidate(
-    number: int, *, author: int = 1, neighbour: int = 1, network: str = "10.0.0.0/24", age: int = 0, groups: int = 1000
+    number: int,
+    *,
+    author: int = 1,
+    neighbour: int = 1,
+    network: str = "10.0.0.0/24",
+    age: int = 0,
+    groups: int = 1000,
+    spread: float = 0.5,
 ) -> Candidate:
     return Candidate(
         batch=BatchName(number.to_bytes(32, "big")), group_index=0, author=peer(author), neighbour=peer(neighbour),
-        address_range=network, received_at_ms=number, age=age, author_groups=groups,
+        address_range=network, received_at_ms=number, age=age, author_groups=groups, spread=spread,
     )  # fmt: skip
 
 
@@ -32,6 +40,7 @@ candidates = st.lists(
         network=st.sampled_from(["10.0.0.0/24", "10.0.1.0/24"]),
         age=st.integers(0, 12),
         groups=st.integers(0, 40),
+        spread=st.floats(0, 0.5),
     ),
     max_size=60,
 )
@@ -62,11 +71,56 @@ def test_no_cap_is_ever_passed(offered: list[Candidate], wanted: int, limits: Ca
 @settings(max_examples=100, deadline=None)
 @given(candidates, st.integers(1, 24), caps)
 def test_what_is_left_out_is_older_or_capped(offered: list[Candidate], wanted: int, limits: CapsConfig) -> None:
-    """Adding a left-out candidate that is newer than a chosen one would pass a cap."""
+    """Whatever order they are offered in, the same ones are chosen, in the order of what they are worth."""
     chosen = select(offered, wanted, groups_per_step=24, caps=limits)
     again = select(list(reversed(offered)), wanted, groups_per_step=24, caps=limits)
-    assert [c.received_at_ms for c in chosen] == [c.received_at_ms for c in again]
-    assert [c.received_at_ms for c in chosen] == sorted((c.received_at_ms for c in chosen), reverse=True)
+    assert list(map(worth, chosen)) == list(map(worth, again)) == sorted(map(worth, chosen), reverse=True)
+
+
+def level(candidate: Candidate) -> int:
+    return min(3, int(candidate.spread / SPREAD_STEP))
+
+
+def worth(candidate: Candidate) -> tuple[int, int, float]:
+    return level(candidate), candidate.received_at_ms, candidate.spread
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.floats(0, 0.5), st.floats(0, 0.5), st.binary(min_size=32, max_size=32), st.integers(0, 255), st.integers(0, 99)
+)
+def test_nothing_that_mallory_can_claim_moves_it_ahead(
+    honest: float, hostile: float, name: bytes, index: int, newer: int
+) -> None:
+    """A ground name and a place in the batch decide nothing; nor does sending late, against a higher level."""
+    alice = candidate(7, spread=honest)
+    mallory = replace(
+        candidate(7 + newer, author=2, neighbour=2, network="10.0.1.0/24", spread=hostile),
+        batch=BatchName(name), group_index=index,
+    )  # fmt: skip
+    (first,) = select([mallory, alice], 1, groups_per_step=8, caps=CapsConfig())
+    if level(alice) > level(mallory) or (newer == 0 and level(alice) == level(mallory) and honest > hostile):
+        assert first is alice
+    if level(mallory) > level(alice):
+        assert first is mallory
+
+
+def test_imagined_groups_come_last_and_only_fill_up() -> None:
+    """What nobody looked into yet is worth looking into where it adds something, and only there."""
+    sources = [Source(peer(2), peer(2), "10.0.2.0/24", 1000)]
+    real = [candidate(number, spread=0.1) for number in range(3)]
+    chosen = select([*plenty(sources, 5), *real], 5, groups_per_step=10, caps=CapsConfig())
+    assert chosen[:3] == [real[2], real[1], real[0]]
+    assert [c.author for c in chosen[3:]] == [peer(2)] * 2
+
+
+def test_most_informative_first() -> None:
+    """Of eight completions: four right before one right, however much newer that is."""
+    chosen = select(
+        [candidate(1, spread=0.5), candidate(2, spread=0.48), candidate(9, spread=0.33)], 2, groups_per_step=8,
+        caps=CapsConfig(),
+    )  # fmt: skip
+    assert [c.received_at_ms for c in chosen] == [2, 1]
 
 
 def test_newest_first() -> None:
@@ -80,31 +134,3 @@ def test_many_identities_of_mallory_share_the_newcomers_cap() -> None:
     chosen = select([*sybils, *honest], 16, groups_per_step=16, caps=CapsConfig())
     assert sum(c.author_groups == 0 for c in chosen) == 4
     assert sum(c.author == peer(1) for c in chosen) == 8
-
-
-def source(author: int, groups: int = 1000) -> Source:
-    return Source(peer(author), peer(author), f"10.0.{author}.0/24", groups)
-
-
-def test_waiting_is_worth_what_the_caps_allow() -> None:
-    def most(*sources: Source) -> int:
-        return attainable(sources, 18, groups_per_step=24, caps=CapsConfig())
-
-    assert most() == 0
-    assert most(source(1)) == 12  # half of the step from one author
-    assert most(source(1), source(2)) == 18
-    assert most(source(1, groups=0), source(2, groups=0)) == 6  # newcomers share a quarter
-
-
-def test_an_author_is_overdue_by_its_own_pace() -> None:
-    fast, slow, new = (PeerId(bytes([number]) * 32) for number in (1, 2, 3))
-    arrivals = [
-        *((fast, 10_000 + 500 * step) for step in range(10)),
-        *((slow, 20_000 * step) for step in range(4)),
-        *((new, 100 + step) for step in range(3)),
-    ]
-    assert overdue(arrivals, 14_600) == set()
-    assert overdue(arrivals, 17_000) == {fast}
-    assert overdue(arrivals, 60_000 + 79_000) == {fast}
-    assert overdue(arrivals, 60_000 + 81_000) == {fast, slow}
-    assert overdue([], 1) == set()

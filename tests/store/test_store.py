@@ -227,6 +227,61 @@ def test_ready_groups_expire_by_time_and_by_rounds(sides) -> None:
     assert learner.inbox.ready(10) == []
 
 
+def test_what_teaches_nobody_counts_for_its_author_and_is_no_use(sides) -> None:
+    """All-wrong groups are set aside for good; those that are all right stay, with their rewards."""
+    network, learner = sides
+    accept(network, batch(1, slots=(0, 1, 2)))
+    learner.inbox.claim([batch(1).name])
+    verdicts = [
+        GroupVerdict(0, 2, "accepted", reward=0.0, spread=0.0, useful=False),
+        GroupVerdict(1, 2, "accepted", reward=1.0, spread=0.0),
+        GroupVerdict(2, 2, "accepted", reward=0.5, spread=0.5),
+    ]
+    learner.inbox.record_check(row_of(batch(1)), verdicts, round_number=1, created_at_ms=now_ms())
+    ready = learner.inbox.ready(10)
+    assert [(group.group_index, group.reward, group.spread) for group in ready] == [(1, 1.0, 0.0), (2, 0.5, 0.5)]
+    assert {group.author_groups for group in ready} == {3}
+    network.fold_verdicts(10)
+    (peer,) = network._db.execute("SELECT accepted_groups, rejected_groups FROM peers").fetchall()
+    assert peer == (3, 0)
+    assert network._db.execute("SELECT count(*) FROM rejections").fetchone() == (0,)
+
+
+def test_groups_that_turned_out_to_be_gone_are_given_up(sides) -> None:
+    network, learner = sides
+    accept(network, batch(1))
+    check_all(learner, batch(1))
+    learner.inbox.claim([batch(1).name])
+    learner.inbox.give_up([(batch(1).name, 0)])
+    (left,) = learner.inbox.ready(10)
+    assert (left.group_index, left.suspect) == (1, False)
+
+
+def test_authors_are_heard_once_a_batch_of_theirs_is_here(sides) -> None:
+    network, learner = sides
+    assert learner.inbox.authors_heard() == 0
+    accept(network, batch(1))
+    accept(network, batch(2))
+    accept(network, batch(3, author=BOB))
+    assert learner.inbox.authors_heard() == 2
+
+
+def test_what_is_kept_in_the_outbox_is_not_published_but_resumed(sides) -> None:
+    network, learner = sides
+    learner.add_outbox([(b"sent", 2)], kept=[(b"kept", 1)], round_number=1, created_at_ms=5, window=0, next_slot=3)
+    learner.add_outbox([], kept=[(b"kept too", 1)], round_number=1, created_at_ms=6, window=0, next_slot=4)
+    learner.add_outbox([(b"later", 1)], round_number=2, created_at_ms=7, window=0, next_slot=5)
+    entries = network.unsigned(10)
+    assert [entry.payload for entry in entries] == [b"sent", b"later"]
+    for entry in entries:
+        network.publish(entry, 1, lambda number: (BatchName(bytes([number]) * 32), b"signed"))
+    assert network.unsigned(10) == []
+    assert [own.payload for own in learner.own_payloads(1)] == [b"sent", b"kept", b"kept too"]
+    assert learner.next_slot(0) == 5
+    learner.finish_round(3, [], report(3), [], forget_before_ms=7)
+    assert learner.own_payloads(1) == []
+
+
 def test_slots_go_on_where_the_outbox_ends(sides) -> None:
     _, learner = sides
     assert learner.next_slot(5) == 0
@@ -340,14 +395,27 @@ def test_an_older_store_is_brought_up_to_date(tmp_path: Path, lost: str) -> None
         database.execute(
             "INSERT INTO peers (peer, first_contact_ms, last_contact_ms, score) VALUES (?, 1, 2, -5)", (BOB,)
         )
+        item = batch(1)
+        database.execute(
+            "INSERT INTO received VALUES (?, ?, ?, 'here', 5, 6, 0, 1, 2, ?)", (item.name, ALICE, BOB, item.data)
+        )
+        database.execute("INSERT INTO inbox_groups VALUES (?, 0, ?, 2, 'ready', 1, NULL, 5)", (item.name, ALICE))
+        database.execute("INSERT INTO outbox VALUES (7, 1, 5, 0, 1, 1, ?)", (b"own",))
         if lost:
             database.execute(f"ALTER TABLE peers DROP COLUMN {lost}")
     with pytest.raises(StoreError, match="brought up to date when a node starts"):
         StoreReader(old)
     store = NetworkStore(old)
     assert store.peers.score(BOB).value == (0 if lost == "score" else -5)
+    assert [entry.payload for entry in store.unsigned(10)] == [b"own"]
     store.close()
-    LearnerStore(old).close()  # the second to open it finds it done
+    learner = LearnerStore(old)  # the second to open it finds it done
+    (group,) = learner.inbox.ready(10)
+    assert (group.reward, group.spread) == (None, None)
+    learner.inbox.note_rewards(group.name, group.group_index, reward=0.5, spread=0.25)
+    (group,) = learner.inbox.ready(10)
+    assert (group.reward, group.spread) == (0.5, 0.25)
+    learner.close()
     NetworkStore(new).close()
     assert columns(old) == columns(new)
 

@@ -1,6 +1,6 @@
 // The parts of the page below the charts, out of one answer of /status.json.
 
-import { brief, bytes, count, duration, element, foreign, number, plural, table } from "./words.js";
+import { brief, bytes, count, duration, element, foreign, number, percent, plural, table } from "./words.js";
 
 const SHOWN_PEERS = 100;
 const SHOWN_ROWS = 50;
@@ -147,6 +147,16 @@ export function facts(status) {
   ];
   if (status.parameters) {
     rows.splice(5, 0, ["parameters", [`${count(status.parameters)}, ${count(status.trainable_parameters)} trained`]]);
+  }
+  const { pace } = status;
+  const phases = ["generating", "scoring", "training", "waiting", "measuring"].filter((phase) => pace[phase] !== null);
+  if (phases.length > 0) {
+    const shares = phases.map((phase) => `${phase} ${percent(pace[phase])}`).join(", ");
+    rows.push(["time", [`last ${plural(pace.rounds, "round")}: ${shares}`]]);
+  }
+  if (pace.own_informative !== null) {
+    const own = number(pace.own_informative);
+    rows.push(["informative groups", [`${own} own and ${number(pace.peer_informative)} peers' a minute`]]);
   }
   if (last !== null && last.own_logprob_mismatch !== null) {
     rows.push(["mismatch", [`${number(last.own_logprob_mismatch, 2)} between engine and trainer on own samples`]]);
