@@ -107,8 +107,8 @@ class SimulationSpec(Section):
 
     ``pace``: in ``lockstep`` all take each step together. With ``costs`` nobody waits for anybody: a party pays
     simulated seconds for what it samples and trains, sends each piece of its samples as soon as it is done, and takes
-    its step when ``filling`` says so, with what has come by then. It ends after ``rounds`` of its own, or before what
-    it could not finish within ``seconds``.
+    its step when ``filling`` says so, with what has come by then; ``node.training.places`` has a meaning here alone. It
+    ends after ``rounds`` of its own, or before what it could not finish within ``seconds``.
     """
 
     name: Name
