@@ -1,5 +1,7 @@
-"""Which of the peers' groups a step takes: those with more information first, then the newest, under caps. Pure.
+"""Which of the peers' groups a step takes: those with more information first, under caps. Pure.
 
+Of those that are about equally informative authors take turns, each with its newest: who is fast, and sends the most,
+would crowd out the others, from whom there is as much to learn.
 The order follows from what is worked out here alone: rewards, and when a batch came. A name only breaks ties.
 """
 
@@ -41,8 +43,8 @@ class Source:
 
 INFORMATION_STEP = 0.125
 INFORMATION_LEVELS = 4
-"""Rewards are 0 to 1, so a spread is 0.5 at most. Of eight completions one that is right, or wrong, is level 2, more
-are level 3: within a level the newer group is worth more than the last bit of spread."""
+"""Rewards are 0 to 1, so a spread is 0.5 at most. Of eight completions one that is right, or wrong, is level 3, more
+are level 4: within a level the newer group is worth more than the last bit of spread."""
 
 
 def plenty(sources: Sequence[Source], wanted: int) -> list[Candidate]:
@@ -79,7 +81,7 @@ def select(candidates: Sequence[Candidate], wanted: int, *, groups_per_step: int
     ranges: Counter[str] = Counter()
     newcomers = 0
     chosen: list[Candidate] = []
-    for candidate in sorted(candidates, key=_order):
+    for candidate in _in_order(candidates):
         if len(chosen) >= wanted:
             break
         is_newcomer = candidate.author_groups < caps.newcomer_groups
@@ -103,6 +105,27 @@ def _cap(share: float, groups_per_step: int) -> int:
     return max(1, math.floor(share * groups_per_step))
 
 
-def _order(candidate: Candidate) -> tuple[int, int, float, bytes, int]:
-    level = min(INFORMATION_LEVELS - 1, int(candidate.information / INFORMATION_STEP))
-    return -level, -candidate.received_at_ms, -candidate.information, candidate.batch, candidate.group_index
+def _in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """By level, in turns, newest first; where nothing is known of the information, newest first alone."""
+    taken: Counter[tuple[int, PeerId]] = Counter()
+    turns: list[tuple[int, int, Candidate]] = []
+    for candidate in sorted(candidates, key=_newest_first):
+        level = information_level(candidate)
+        turns.append((-level, taken[level, candidate.author] if level else 0, candidate))
+        taken[level, candidate.author] += 1
+    return [candidate for _, _, candidate in sorted(turns, key=_level_and_turn)]
+
+
+def information_level(candidate: Candidate) -> int:
+    """0 without any; else 1 to ``INFORMATION_LEVELS``."""
+    if candidate.information <= 0:
+        return 0
+    return min(INFORMATION_LEVELS, 1 + int(candidate.information / INFORMATION_STEP))
+
+
+def _newest_first(candidate: Candidate) -> tuple[int, float, bytes, int]:
+    return -candidate.received_at_ms, -candidate.information, candidate.batch, candidate.group_index
+
+
+def _level_and_turn(turn: tuple[int, int, Candidate]) -> tuple[int, int]:
+    return turn[:2]

@@ -85,10 +85,16 @@ class InboxStore:
     # --- peers' groups: claims and verdicts -------------------------------------------------
 
     def unchecked(self, limit: int) -> list[ReceivedRow]:
-        """Received batches without verdicts, newest first."""
+        """Received batches without verdicts: authors in turns, each with the one that came last.
+
+        In no order that an author can claim, and none that who sends the most would fill.
+        """
         rows = self._db.execute(
-            "SELECT name, author, data FROM received r WHERE NOT EXISTS"
-            " (SELECT 1 FROM inbox_groups g WHERE g.name = r.name) ORDER BY created_at_ms DESC LIMIT ?",
+            "WITH waiting AS (SELECT name, received_at_ms,"
+            "  row_number() OVER (PARTITION BY author ORDER BY received_at_ms DESC, name) AS turn"
+            "  FROM received r WHERE NOT EXISTS (SELECT 1 FROM inbox_groups g WHERE g.name = r.name))"
+            " SELECT r.name, r.author, r.data FROM waiting w JOIN received r ON r.name = w.name"
+            " ORDER BY w.turn, w.received_at_ms DESC, w.name LIMIT ?",
             (limit,),
         ).fetchall()
         return [ReceivedRow(BatchName(bytes(r[0])), PeerId(bytes(r[1])), bytes(r[2])) for r in rows]

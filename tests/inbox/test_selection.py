@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftis_node.config import CapsConfig
-from ftis_node.inbox.selection import INFORMATION_STEP, Candidate, Source, plenty, select
+from ftis_node.inbox.selection import Candidate, Source, information_level, plenty, select
 from ftis_node.types import BatchName, PeerId
 
 
@@ -70,19 +70,31 @@ def test_no_cap_is_ever_passed(offered: list[Candidate], wanted: int, limits: Ca
 
 @settings(max_examples=100, deadline=None)
 @given(candidates, st.integers(1, 24), caps)
-def test_what_is_left_out_is_older_or_capped(offered: list[Candidate], wanted: int, limits: CapsConfig) -> None:
-    """Whatever order they are offered in, the same ones are chosen, in the order of what they are worth."""
+def test_the_more_informative_level_goes_first_and_of_an_author_the_newest(
+    offered: list[Candidate], wanted: int, limits: CapsConfig
+) -> None:
+    """Whatever order they are offered in."""
     chosen = select(offered, wanted, groups_per_step=24, caps=limits)
     again = select(list(reversed(offered)), wanted, groups_per_step=24, caps=limits)
-    assert list(map(worth, chosen)) == list(map(worth, again)) == sorted(map(worth, chosen), reverse=True)
+    levels = list(map(level, chosen))
+    assert levels == list(map(level, again)) == sorted(levels, reverse=True)
+    for key in {(c.author, level(c)) for c in chosen}:
+        came = [c.received_at_ms for c in chosen if (c.author, level(c)) == key]
+        assert came == sorted(came, reverse=True)
 
 
-def level(candidate: Candidate) -> int:
-    return min(3, int(candidate.information / INFORMATION_STEP))
+level = information_level
 
 
-def worth(candidate: Candidate) -> tuple[int, int, float]:
-    return level(candidate), candidate.received_at_ms, candidate.information
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 24), st.integers(0, 1000))
+def test_authors_take_turns_however_much_one_of_them_sends(many: int, wanted: int, newer: int) -> None:
+    """Mallory's are all newer; Alice's one is in the step with the first two places."""
+    alice = candidate(7, author=1)
+    mallory = [candidate(8 + newer + i, author=2, neighbour=2, network="10.0.1.0/24") for i in range(many)]
+    chosen = select([alice, *mallory], wanted, groups_per_step=24, caps=CapsConfig())
+    assert (alice in chosen) is (wanted >= 2)
+    assert len(chosen) == min(wanted, 1 + min(many, 12))
 
 
 @settings(max_examples=200, deadline=None)

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -426,3 +427,16 @@ def test_a_store_of_the_future_is_left_alone(tmp_path: Path) -> None:
         database.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     with pytest.raises(StoreError, match="written by a newer version"):
         NetworkStore(tmp_path)
+
+
+def test_authors_take_turns_in_being_looked_at_whatever_time_they_claim(sides, monkeypatch) -> None:
+    """Mallory sends much and dates it into the future; Bob's one batch, which came before, is the second."""
+    network, learner = sides
+    times = iter(range(1_000, 2_000))
+    monkeypatch.setattr("ftis_node.store.network.now_ms", lambda: next(times))
+    accept(network, batch(1, author=BOB))
+    for number in range(2, 7):
+        accept(network, replace(batch(number), created_at_ms=now_ms() + 1_000 * (10 - number)))
+    order = [int.from_bytes(row.name, "big") for row in learner.inbox.unchecked(10)]
+    assert order == [6, 1, 5, 4, 3, 2]
+    assert [row.author for row in learner.inbox.unchecked(2)] == [ALICE, BOB]
