@@ -10,10 +10,10 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ftis_node.commands.demo_gain import SMOOTHING, smooth
 from ftis_node.commands.demo_report import DemoReport, NodeResult
 
 START, ALONE, TOGETHER = "#b8b8b8", "#e0913a", "#2a7ab9"
-SMOOTHING = 5
 
 
 def write_picture(report: DemoReport, path: Path) -> None:
@@ -36,7 +36,7 @@ def write_picture(report: DemoReport, path: Path) -> None:
         axes[1][1], report.nodes, "Seconds while training together",
         {
             phase: [getattr(node.seconds, phase) for node in report.nodes]
-            for phase in ("generating", "scoring", "training", "waiting")
+            for phase in ("generating", "scoring", "training", "measuring", "waiting")
         },
     )  # fmt: skip
     _wire(axes[1][2], report.nodes)
@@ -62,17 +62,12 @@ def _accuracy(axes: Axes, nodes: tuple[NodeResult, ...], field: str, title: str)
 def _rewards(axes: Axes, nodes: tuple[NodeResult, ...]) -> None:
     for index, node in enumerate(nodes):
         colour = f"C{index}"
-        axes.plot(_smooth(node.reward_together), color=colour, label=f"{node.name}, together")
-        axes.plot(_smooth(node.reward_alone), color=colour, linestyle=":", label=f"{node.name}, alone")
+        axes.plot(smooth(node.reward_together), color=colour, label=f"{node.name}, together")
+        axes.plot(smooth(node.reward_alone), color=colour, linestyle=":", label=f"{node.name}, alone")
     axes.set_ylim(0, 1)
     axes.set_xlabel("round")
     axes.set_title(f"Mean reward of own samples (mean of {SMOOTHING} rounds)", fontsize=10)
     axes.legend(fontsize=7)
-
-
-def _smooth(values: tuple[float, ...]) -> list[float]:
-    windows = [values[max(0, end - SMOOTHING) : end] for end in range(1, len(values) + 1)]
-    return [sum(window) / len(window) for window in windows]
 
 
 def _stacked(axes: Axes, nodes: tuple[NodeResult, ...], title: str, parts: dict[str, list[float]]) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ftis_node.clock import now_ms
+from ftis_node.commands.demo_gain import Effort, Gain, gain
 from ftis_node.commands.demo_swarm import DemoParty, party_config
 from ftis_node.evaluate import Evaluation, greedy_accuracy
 from ftis_node.models import LoadedModel, load_model
@@ -17,7 +18,7 @@ from ftis_node.rollout.transformers import TransformersEngine
 from ftis_node.status.pace import Pace, pace_of
 from ftis_node.status.snapshot import read_status
 from ftis_node.store.reader import StoreReader
-from ftis_node.store.reports import PhaseSeconds, SequenceCounts
+from ftis_node.store.reports import PhaseSeconds, RoundReport, SequenceCounts
 from ftis_node.tasks.registry import TaskSources, build_task
 from ftis_node.training.checkpoint import load_newest
 from ftis_node.wire.codec import decode_batch, decode_payload
@@ -61,6 +62,7 @@ class NodeResult(_Part):
     start: Accuracies
     alone: Accuracies
     together: Accuracies
+    gain: Gain | None
     own: SequenceCounts
     peers: SequenceCounts
     rejected: dict[str, int]
@@ -111,6 +113,7 @@ def measure(party: DemoParty, together: Path, alone: Path, *, items: int) -> Nod
         start=start,
         alone=ends[alone],
         together=ends[together],
+        gain=gain(_rounds(alone), _rounds(together)),
         own=totals.own,
         peers=totals.peers,
         rejected=_rejected(together),
@@ -174,12 +177,26 @@ def _received(home: Path) -> tuple[int, Pace]:
 
 
 def _rewards(home: Path) -> tuple[float, ...]:
+    return tuple(report.own_reward for report in _rounds(home) if report.own_reward is not None)
+
+
+def _rounds(home: Path) -> list[RoundReport]:
     with StoreReader(home) as store:
-        return tuple(report.own_reward for report in store.rounds() if report.own_reward is not None)
+        return store.rounds()
 
 
 def print_report(console: Console, report: DemoReport) -> None:
-    """Some short tables."""
+    """Some short tables; first what everybody asks."""
+    gained = _table("What each node gained: until its samples are as good as they get alone")
+    for column in ("node", "reward", "alone", "together", "groups that teach a minute: alone", "together"):
+        gained.add_column(column)
+    for node in report.nodes:
+        if node.gain is not None:
+            gained.add_row(
+                node.name, f"{node.gain.reward:.2f}", _effort(node.gain.alone),
+                "not reached" if node.gain.together is None else _effort(node.gain.together),
+                f"{node.gain.alone_a_minute:.0f}", f"{node.gain.together_a_minute:.0f}",
+            )  # fmt: skip
     accuracy = _table("Greedy accuracy on unseen sums (95 % interval about ±0.05)")
     for column in ("node", "parameters", "sums", "start", "alone", "together"):
         accuracy.add_column(column)
@@ -218,11 +235,15 @@ def print_report(console: Console, report: DemoReport) -> None:
             f"{node.published_bytes / 1024:,.0f} KiB", f"{node.bytes_per_token:.2f} B",
             f"{node.received_bytes / 1024:,.0f} KiB", "–" if useful is None else f"{useful:.2f} B",
         )  # fmt: skip
-    for table in (accuracy, sequences, seconds, groups):
+    for table in (gained, accuracy, sequences, seconds, groups):
         console.print()
         console.print(table)
     console.print()
     console.print(f"{report.rounds} rounds together and alone, {report.seconds:.0f} s in all.")
+
+
+def _effort(effort: Effort) -> str:
+    return f"{effort.seconds:.0f} s, {effort.own_tokens:,} own tokens"
 
 
 def _rate(value: float | None) -> str:
