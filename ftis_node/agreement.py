@@ -91,6 +91,7 @@ def sample_held_out(party: Party, count: int, *, nonce: int, seed: int) -> list[
         sampling=manifest.sampling.params(),
         max_tokens=manifest.limits.completion_tokens,
         seed=seed,
+        stops=[item.stop for _, item in items],
     )
     return [
         TrainingGroup(

@@ -75,7 +75,8 @@ def _answer(
                 f"{task.name}: item {index} has a prompt of {len(prompt)} tokens; with {max_tokens} new ones it is"
                 f" longer than the {loaded.positions} positions of {loaded.name}: lower --max-tokens"
             )
-    rollouts = engine.generate(prompts, count=1, sampling=GREEDY, max_tokens=max_tokens, seed=0)
+    stops = [item.stop for item in items]
+    rollouts = engine.generate(prompts, count=1, sampling=GREEDY, max_tokens=max_tokens, seed=0, stops=stops)
     answers = []
     for index, item, prompt, (completion,) in zip(indices, items, prompts, rollouts.completions, strict=True):
         text = completion.text.decode("utf-8", "replace")

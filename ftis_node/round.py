@@ -170,7 +170,8 @@ def generate(
     finite.
     """
     run, manifest = party.run, party.run.manifest
-    prompts = {slot: _assigned_prompt(party, author, window, slot) for slot in slots}
+    items = {slot: _assigned_item(party, author, window, slot) for slot in slots}
+    prompts = {slot: prompt_ids(party.loaded, item) for slot, item in items.items()}
     usable = {slot: prompt for slot, prompt in prompts.items() if fits(party, prompt)}
     if len(usable) < len(prompts):
         longest = max(len(prompt) for slot, prompt in prompts.items() if slot not in usable)
@@ -185,6 +186,7 @@ def generate(
         sampling=sampling,
         max_tokens=manifest.limits.completion_tokens,
         seed=seed,
+        stops=[items[slot].stop for slot in usable],
     )
     groups = zip(usable, rollouts.completions, strict=True)
     payload = RolloutPayload(
@@ -201,9 +203,8 @@ def generate(
     return payload, rollouts.stats
 
 
-def _assigned_prompt(party: Party, author: PeerId, window: int, slot: int) -> tuple[int, ...]:
-    task = party.tasks[party.run.task_for_slot(slot).name]
-    return prompt_ids(party.loaded, task.item(party.run.assigned_index(author, window, slot)))
+def _assigned_item(party: Party, author: PeerId, window: int, slot: int) -> Item:
+    return party.tasks[party.run.task_for_slot(slot).name].item(party.run.assigned_index(author, window, slot))
 
 
 def _longest_prompt(party: Party) -> int:

@@ -26,7 +26,7 @@ def short_id(digest: bytes) -> str:
 
 
 class FinishReason(enum.Enum):
-    """Why generation ended: an end-of-sequence token was sampled, or the limit was reached."""
+    """Why generation ended: an end-of-sequence token or a stop string of the task was sampled, or the limit reached."""
 
     STOP = "stop"
     LENGTH = "length"

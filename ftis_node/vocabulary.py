@@ -42,6 +42,10 @@ class Vocabulary:
             digest.update(token)
         return digest.digest()
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """What a token gives to a text: nothing if it is special, or an id that the tokenizer doesn't know."""
+        return b"" if token_id >= self.size or token_id in self.special_ids else self.token_bytes[token_id]
+
     def decode(self, token_ids: Iterable[int]) -> tuple[bytes, tuple[int, ...]]:
         """The text (special tokens left out) and how many of its bytes each token gave.
 
@@ -51,5 +55,5 @@ class Vocabulary:
         for token_id in token_ids:
             if not 0 <= token_id < len(self.token_bytes):
                 raise WireError(f"token id {token_id} is outside the vocabulary of {len(self.token_bytes)}")
-            pieces.append(b"" if token_id in self.special_ids else self.token_bytes[token_id])
+            pieces.append(self.bytes_of(token_id))
         return b"".join(pieces), tuple(len(piece) for piece in pieces)

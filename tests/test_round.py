@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
+from ftis_node.commands.init import run_toml
 from ftis_node.config import (
     CrossTokenizer,
+    DataConfig,
     FtisConfig,
     LoraConfig,
     ModelConfig,
@@ -19,12 +22,13 @@ from ftis_node.config import (
 from ftis_node.errors import ConfigError
 from ftis_node.evaluate import greedy_accuracy, wilson_interval
 from ftis_node.inbox.content import CheckedGroup
+from ftis_node.inbox.verify import Accepted, Known, Opened, open_batch, verify
 from ftis_node.manifest import parse_run
 from ftis_node.round import OWN, Party, build_party, check, generate, train, training_group
 from ftis_node.tasks.registry import TaskSources, build_task
-from ftis_node.types import Completion, FinishReason, PeerId
-from ftis_node.wire.codec import decode_payload, encode_payload
-from tests.builders import make_run
+from ftis_node.types import Completion, FinishReason, LocalProfile, PeerId
+from ftis_node.wire.codec import decode_payload, encode_batch, encode_payload
+from tests.builders import NOW_MS, make_run, signed
 
 RUN = make_run(group_size=4)
 ME, OTHER = PeerId(b"m" * 32), PeerId(b"o" * 32)
@@ -52,6 +56,36 @@ def test_peers_of_another_size_learn_from_each_other(model: str, rank: int) -> N
     report = train(mine, groups)
     assert report.stepped
     assert any(not torch.equal(old, new) for old, new in zip(before, mine.loaded.model.parameters(), strict=True))
+
+
+def test_a_plain_answer_ends_with_its_line_from_sampling_to_training(tmp_path: Path) -> None:
+    """Byte-level models seldom write a line end, so one of their digits stands in for it."""
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(f'{{"question": "{n}+2=", "answer": {n + 2}}}\n' for n in range(20)))
+    sources = TaskSources(files={"jsonl:sums": str(file)})
+    text = run_toml("sums", "jsonl:sums", {"format": "plain", "stop": ("1", "\n")}, sources)
+    run = parse_run(text.replace("group_size = 8", "group_size = 4").encode(), source="run.toml")
+    config = NodeConfig(data=DataConfig(files=dict(sources.files)), training=TrainingConfig(learning_rate=3e-4))
+    mine = build_party(run, config, seed=1)
+    payload, _ = generate(mine, ME, 5, range(6), seed=3)
+    signed_batch = encode_batch(signed(payload, run=run))
+    opened = open_batch(signed_batch)
+    assert isinstance(opened, Opened)
+    profile = LocalProfile(mine.loaded.vocabulary.fingerprint, mine.loaded.vocabulary.size)
+    accepted = verify(opened, run=run, known=Known(), now_ms=NOW_MS, profile=profile)
+    assert isinstance(accepted, Accepted)
+    completions = [c for group in accepted.payload.groups for c in group.completions]
+    ended = [c for c in completions if c.text.endswith(b"1")]
+    assert ended
+    assert all(b"1" not in c.text[:-1] for c in completions)
+    assert all(c.finish_reason is FinishReason.STOP for c in ended)
+    groups = []
+    for index in range(len(accepted.payload.groups)):
+        checked = check(mine, ME, 5, accepted.payload, index)
+        assert isinstance(checked, CheckedGroup)
+        groups.append(training_group(mine, checked, OWN))
+    mismatch = train(mine, groups).own_logprob_mismatch
+    assert mismatch is None or mismatch < 0.5 / 1024 + 1e-4
 
 
 def test_own_samples_agree_with_the_trainer_after_the_codec() -> None:

@@ -17,6 +17,7 @@ from ftis_node.admission import why_not_a_member
 from ftis_node.errors import WireError
 from ftis_node.identity import BATCH_DOMAIN, verify_signature
 from ftis_node.manifest import Run
+from ftis_node.tasks.stopping import stop_strings, tokens_until_stop
 from ftis_node.types import (
     BatchHeader,
     BatchName,
@@ -156,9 +157,12 @@ def verify(opened: Opened, *, run: Run, known: Known, now_ms: int, profile: Loca
     rejected = _check_payload(payload, run, profile) or _check_slots(payload, run, known, opened.header.epoch)
     if rejected is not None:
         return rejected
+    stops = {task.name: stop_strings(task.parameters) for task in run.manifest.tasks}
     for group in payload.groups:
         for completion in group.completions:
-            rejected = _check_completion(completion, payload, run, profile)
+            rejected = _check_completion(completion, payload, run, profile) or _check_end(
+                completion, payload.eos_token_ids, stops[group.task]
+            )
             if rejected is not None:
                 return rejected
     return Accepted(opened.name, opened.header, payload, run.window(opened.header.created_at_ms))
@@ -273,8 +277,15 @@ def _check_completion(
             return _author(
                 RejectReason.VOCABULARY, f"id {largest} is outside the vocabulary of {profile.vocabulary_size}"
             )
-    ends = set(payload.eos_token_ids)
+    return None
+
+
+def _check_end(completion: Completion, eos_token_ids: tuple[int, ...], stops: tuple[str, ...]) -> Rejected | None:
+    ids, ends = completion.token_ids, set(eos_token_ids)
+    until_stop = tokens_until_stop(completion.text, completion.token_byte_lengths, stops)
+    if not ends.isdisjoint(ids[:-1]) or (until_stop is not None and until_stop < len(ids)):
+        return _author(RejectReason.END_OF_SEQUENCE, "it goes on behind its end")
     stopped = completion.finish_reason is FinishReason.STOP
-    if stopped != (ids[-1] in ends) or not ends.isdisjoint(ids[:-1]):
-        return _author(RejectReason.END_OF_SEQUENCE, "the end-of-sequence token does not fit the finish reason")
+    if stopped != (ids[-1] in ends or until_stop is not None):
+        return _author(RejectReason.END_OF_SEQUENCE, "its last token does not fit the finish reason")
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ftis_node.errors import ModelError
+from ftis_node.tasks.stopping import tokens_until_stop
 from ftis_node.types import Completion, FinishReason, SamplingParams
 from ftis_node.vocabulary import Vocabulary
 
@@ -41,8 +42,15 @@ def refuse_empty_prompts(prompts: Sequence[tuple[int, ...]]) -> None:
         raise ModelError("a prompt is empty: there is nothing to continue")
 
 
-def completion_of(vocabulary: Vocabulary, token_ids: list[int], logprobs: list[float]) -> Completion:
-    """A completion from what was sampled.
+def stops_of(prompts: Sequence[tuple[int, ...]], stops: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The stop strings of every prompt, where ``stops`` are given for all of them or for none."""
+    return list(stops) if stops else [()] * len(prompts)
+
+
+def completion_of(
+    vocabulary: Vocabulary, token_ids: list[int], logprobs: list[float], stops: Sequence[str] = ()
+) -> Completion:
+    """A completion from what was sampled; what comes behind a stop string is left out.
 
     Ids that the tokenizer doesn't know (padding rows of an embedding) end the completion before them. Their
     probability is practically zero in a trained model; a completion that holds one could not be published, and
@@ -52,7 +60,11 @@ def completion_of(vocabulary: Vocabulary, token_ids: list[int], logprobs: list[f
     if unknown is not None:
         token_ids, logprobs = token_ids[:unknown], logprobs[:unknown]
     text, lengths = vocabulary.decode(token_ids)
-    ended = bool(token_ids) and token_ids[-1] in vocabulary.eos_token_ids
+    until_stop = tokens_until_stop(text, lengths, stops)
+    if until_stop is not None:
+        token_ids, logprobs, lengths = token_ids[:until_stop], logprobs[:until_stop], lengths[:until_stop]
+        text = text[: sum(lengths)]
+    ended = until_stop is not None or (bool(token_ids) and token_ids[-1] in vocabulary.eos_token_ids)
     return Completion(
         token_ids=tuple(token_ids),
         # Rounding may leave a hair above zero where one token has all the probability.
@@ -80,9 +92,10 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int
-    ) -> Rollouts:
-        """Sample ``count`` completions of every prompt.
+        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int,
+        stops: Sequence[tuple[str, ...]] = (),
+    ) -> Rollouts:  # fmt: skip
+        """Sample ``count`` completions of every prompt, each up to the first of its prompt's ``stops``.
 
         ``behavior_logprobs`` are those of the distribution that was really sampled from, after
         temperature, top-k and top-p. The same seed gives the same completions. Nothing of a model's own

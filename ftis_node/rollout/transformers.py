@@ -21,8 +21,9 @@ from transformers import DynamicCache
 
 from ftis_node.errors import OutOfMemoryError
 from ftis_node.memory import is_out_of_memory
-from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of, refuse_empty_prompts
+from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of, refuse_empty_prompts, stops_of
 from ftis_node.rollout.sampling import row_uniforms, sample
+from ftis_node.tasks.stopping import Stopper
 from ftis_node.types import SamplingParams
 from ftis_node.vocabulary import Vocabulary
 
@@ -39,6 +40,7 @@ class _Row:
     prompt: int
     member: int
     uniforms: Tensor
+    stops: tuple[str, ...]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -83,13 +85,17 @@ class TransformersEngine:
         self.decode_rows = min(self.decode_rows, rows)
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int
-    ) -> Rollouts:
+        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int,
+        stops: Sequence[tuple[str, ...]] = (),
+    ) -> Rollouts:  # fmt: skip
         refuse_empty_prompts(prompts)
         started = time.monotonic()
         rows = [
-            [_Row(prompt, member, row_uniforms(seed, prompt * count + member, max_tokens)) for member in range(count)]
-            for prompt in range(len(prompts))
+            [
+                _Row(prompt, member, row_uniforms(seed, prompt * count + member, max_tokens), ends)
+                for member in range(count)
+            ]
+            for prompt, ends in enumerate(stops_of(prompts, stops))
         ]
         steps, row_steps = 0, 0
         with self._generating():
@@ -103,7 +109,8 @@ class TransformersEngine:
                 else:
                     steps, row_steps = steps + done[0], row_steps + done[1]
         completions = tuple(
-            tuple(completion_of(self._vocabulary, row.token_ids, row.logprobs) for row in group) for group in rows
+            tuple(completion_of(self._vocabulary, row.token_ids, row.logprobs, row.stops) for row in group)
+            for group in rows
         )
         tokens = sum(len(completion.token_ids) for group in completions for completion in group)
         stats = GenerationStats(tokens, time.monotonic() - started, row_steps / steps if steps else 0.0)
@@ -170,16 +177,22 @@ class TransformersEngine:
         uniforms = torch.stack([row.uniforms for row in rows]).to(self._device)
         alive = list(range(len(rows)))  # cache row -> index in rows
         finished = torch.zeros(len(rows), dtype=torch.bool, device=self._device)
+        stoppers = [Stopper(row.stops) if row.stops else None for row in rows]
         row_steps = 0
         for step in range(max_tokens):
             tokens, logprobs = sample(logits, uniforms[:, step], sampling)
             running = (~finished).tolist()
-            for index, token, logprob, runs in zip(alive, tokens.tolist(), logprobs.tolist(), running, strict=True):
-                if runs:
-                    rows[index].token_ids.append(token)
-                    rows[index].logprobs.append(logprob)
+            stopped = [False] * len(alive)
+            for place, token, logprob in zip(range(len(alive)), tokens.tolist(), logprobs.tolist(), strict=True):
+                if running[place]:
+                    row, stopper = rows[alive[place]], stoppers[alive[place]]
+                    row.token_ids.append(token)
+                    row.logprobs.append(logprob)
+                    stopped[place] = stopper is not None and stopper.feed(self._vocabulary.bytes_of(token))
             row_steps += sum(running)
             finished |= torch.isin(tokens, self._ends)
+            if any(stopped):
+                finished |= torch.tensor(stopped, device=self._device)
             left = int((~finished).sum())
             if left == 0 or step + 1 == max_tokens:
                 return step + 1, row_steps

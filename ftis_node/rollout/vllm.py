@@ -11,13 +11,16 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from ftis_node.config import LoraConfig
 from ftis_node.errors import ModelError
-from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of, refuse_empty_prompts
-from ftis_node.types import Completion, SamplingParams
+from ftis_node.rollout.engine import GenerationStats, Rollouts, completion_of, refuse_empty_prompts, stops_of
+from ftis_node.tasks.stopping import tokens_until_stop
+from ftis_node.types import SamplingParams
 from ftis_node.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -25,6 +28,17 @@ log = logging.getLogger(__name__)
 CPU_CACHE_GIBIBYTES = 1
 CPU_MEMORY_SHARE = 0.3
 MOST_SEEDS = 2**31
+
+
+@dataclass
+class _Row:
+    """A completion in the making."""
+
+    prompt: tuple[int, ...]
+    stops: tuple[str, ...]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    goes_on: bool = False
 
 
 class VllmEngine:
@@ -48,6 +62,7 @@ class VllmEngine:
         self._decode_rows = decode_rows
         self._lora = lora
         self._adapters = 0
+        self._stop_tokens: dict[tuple[str, ...], list[int]] = {}
         self._adapter: Any = None
         parameter = next(model.parameters())
         on_gpu = parameter.device.type == "cuda"
@@ -115,15 +130,36 @@ class VllmEngine:
             self._adapter = adapter
 
     def generate(
-        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int
-    ) -> Rollouts:
-        from vllm import SamplingParams as VllmSampling
-
+        self, prompts: Sequence[tuple[int, ...]], *, count: int, sampling: SamplingParams, max_tokens: int, seed: int,
+        stops: Sequence[tuple[str, ...]] = (),
+    ) -> Rollouts:  # fmt: skip
         refuse_empty_prompts(prompts)
         started = time.monotonic()
+        ends = stops_of(prompts, stops)
+        groups = [[_Row(prompt, ends[index]) for _ in range(count)] for index, prompt in enumerate(prompts)]
+        rows = [row for group in groups for row in group]
+        requests = [(group, (seed * 1_000_003 + index) % MOST_SEEDS) for index, group in enumerate(groups)]
+        while requests:
+            self._sample(requests, sampling, max_tokens)
+            # A token with a stop string that doesn't count, as at the start: these rows go on where they are.
+            requests = [([row], _seed_of(seed, index, row)) for index, row in enumerate(rows) if row.goes_on]
+        completions = tuple(
+            tuple(completion_of(self._vocabulary, row.token_ids, row.logprobs, row.stops) for row in group)
+            for group in groups
+        )
+        sampled = [len(row.token_ids) for row in rows]
+        tokens, steps = sum(sampled), max(sampled, default=0)
+        # vLLM doesn't tell its steps. With all rows at once there are as many as the longest completion has tokens.
+        mean_rows = min(float(self._decode_rows), tokens / steps) if steps else 0.0
+        return Rollouts(completions, GenerationStats(tokens, time.monotonic() - started, mean_rows))
+
+    def _sample(self, requests: Sequence[tuple[list[_Row], int]], sampling: SamplingParams, max_tokens: int) -> None:
+        """Extend each request's rows, which are at the same place, until they end or a stop string may be there."""
+        from vllm import SamplingParams as VllmSampling
+
         settings = [
             VllmSampling(
-                n=count,
+                n=len(rows),
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
@@ -131,33 +167,52 @@ class VllmEngine:
                 presence_penalty=0.0,
                 frequency_penalty=0.0,
                 repetition_penalty=1.0,
-                seed=(seed * 1_000_003 + index) % MOST_SEEDS,
-                max_tokens=max_tokens,
+                seed=seed,
+                max_tokens=max_tokens - len(rows[0].token_ids),
                 min_tokens=0,
                 logprobs=0,  # of the sampled token only
                 ignore_eos=True,  # the ends are those of the batch's vocabulary, and no others
-                stop_token_ids=list(self._vocabulary.eos_token_ids),
-                detokenize=False,
+                stop_token_ids=[*self._vocabulary.eos_token_ids, *self._tokens_with(rows[0].stops)],
+                detokenize=False,  # so it knows no stop strings
                 skip_special_tokens=False,
             )
-            for index in range(len(prompts))
+            for rows, seed in requests
         ]
         results = self._llm.generate(
-            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+            [{"prompt_token_ids": [*rows[0].prompt, *rows[0].token_ids]} for rows, _ in requests],
             settings,
             use_tqdm=False,
             lora_request=self._adapter,
         )
-        completions = tuple(tuple(self._complete(output) for output in result.outputs) for result in results)
-        sampled = [len(output.token_ids) for result in results for output in result.outputs]
-        tokens, steps = sum(sampled), max(sampled, default=0)
-        # vLLM doesn't tell its steps. With all rows at once there are as many as the longest completion has tokens.
-        rows = min(float(self._decode_rows), tokens / steps) if steps else 0.0
-        return Rollouts(completions, GenerationStats(tokens, time.monotonic() - started, rows))
+        for (rows, _), result in zip(requests, results, strict=True):
+            for row, output in zip(rows, result.outputs, strict=True):
+                row.token_ids += output.token_ids
+                row.logprobs += [at[token].logprob for token, at in zip(output.token_ids, output.logprobs, strict=True)]
+                row.goes_on = (
+                    output.finish_reason == "stop" and len(row.token_ids) < max_tokens and not self._ended(row)
+                )
 
-    def _complete(self, output: Any) -> Completion:
-        logprobs = [at[token].logprob for token, at in zip(output.token_ids, output.logprobs, strict=True)]
-        return completion_of(self._vocabulary, list(output.token_ids), logprobs)
+    def _ended(self, row: _Row) -> bool:
+        if row.token_ids[-1] in self._vocabulary.eos_token_ids:
+            return True
+        pieces = [self._vocabulary.bytes_of(token) for token in row.token_ids]
+        return tokens_until_stop(b"".join(pieces), list(map(len, pieces)), row.stops) is not None
+
+    def _tokens_with(self, stops: tuple[str, ...]) -> list[int]:
+        """Tokens that hold a whole stop string; one of several tokens is only found when its row has ended."""
+        if stops not in self._stop_tokens:
+            wanted = [stop.encode() for stop in stops]
+            self._stop_tokens[stops] = [
+                token
+                for token in range(self._vocabulary.size)
+                if any(stop in self._vocabulary.bytes_of(token) for stop in wanted)
+            ]
+        return self._stop_tokens[stops]
+
+
+def _seed_of(seed: int, index: int, row: _Row) -> int:
+    """For a row that goes on: another one than any that it had."""
+    return crc32(f"{seed},{index},{len(row.token_ids)}".encode()) % MOST_SEEDS
 
 
 def _lora_rank(rank: int) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ftis_node.errors import ConfigError
 from ftis_node.simulation.specification import Harm
+from ftis_node.tasks.stopping import tokens_until_stop
 from ftis_node.tasks.task import Item, Task
 from ftis_node.types import Completion, FinishReason, Group, RolloutPayload
 from ftis_node.vocabulary import Vocabulary
@@ -70,7 +71,7 @@ class Adversary:
         if self.harm == "copies":
             return best
         if self.harm == "noise":
-            return self._noise(len(sampled.token_ids), rng)
+            return self._noise(item, len(sampled.token_ids), rng)
         if self.harm == "wrong":
             return self._wrong(group, item, sampled)
         return self._rambling(group, item, sampled, rng)
@@ -78,11 +79,11 @@ class Adversary:
     def _reward(self, group: Group, item: Item, text: bytes) -> float:
         return self.tasks[group.task].reward(item, text.decode("utf-8", "replace"))
 
-    def _noise(self, length: int, rng: random.Random) -> Completion:
+    def _noise(self, item: Item, length: int, rng: random.Random) -> Completion:
         """Random tokens, as many as were sampled, with log-probs as of a model that is sure of them."""
         usable = [i for i, token in enumerate(self.vocabulary.token_bytes) if token]
         ids = [rng.choice(usable) for _ in range(max(1, length - 1))]
-        return self._completion(ids, [-rng.expovariate(1 / MEAN_CLAIM) for _ in range(len(ids) + 1)])
+        return self._completion(item, ids, [-rng.expovariate(1 / MEAN_CLAIM) for _ in range(len(ids) + 1)])
 
     def _wrong(self, group: Group, item: Item, completion: Completion) -> Completion:
         """What was sampled, with another last number; it claims the log-probs of the right one."""
@@ -91,7 +92,7 @@ class Adversary:
             if not self._reward(group, item, text):
                 break
             text = _last_number_raised(text)
-        return completion if text == completion.text else self._written(text, completion)
+        return completion if text == completion.text else self._written(item, text, completion)
 
     def _rambling(self, group: Group, item: Item, completion: Completion, rng: random.Random) -> Completion:
         """The right answer behind as much of nothing as the run's limit allows, never twice the same."""
@@ -105,19 +106,21 @@ class Adversary:
             )
             text = write(item.answer, nothing[:count]).encode()
             if count and self._reward(group, item, text) == 1.0:
-                return self._written(text, completion)
+                return self._written(item, text, completion)
         raise ConfigError(f"harm = 'rambling': with task {group.task} there is no long way to say the right thing")
 
-    def _written(self, text: bytes, honest: Completion) -> Completion:
+    def _written(self, item: Item, text: bytes, honest: Completion) -> Completion:
         """A text of its own; it claims the sampled completion's log-probs, over and over where it is longer."""
         ids = self.tokenize(text.decode("utf-8", "replace"))[: self.most_tokens - 1]
         claims = honest.behavior_logprobs
-        return self._completion(ids, [claims[i % len(claims)] for i in range(len(ids) + 1)])
+        return self._completion(item, ids, [claims[i % len(claims)] for i in range(len(ids) + 1)])
 
-    def _completion(self, ids: Sequence[int], logprobs: Sequence[float]) -> Completion:
+    def _completion(self, item: Item, ids: Sequence[int], logprobs: Sequence[float]) -> Completion:
         ended = (*ids, self.vocabulary.eos_token_ids[0])
         text, lengths = self.vocabulary.decode(ended)
-        return Completion(ended, tuple(logprobs), text, lengths, FinishReason.STOP)
+        count = tokens_until_stop(text, lengths, item.stop) or len(ended)
+        text = text[: sum(lengths[:count])]
+        return Completion(ended[:count], tuple(logprobs[:count]), text, lengths[:count], FinishReason.STOP)
 
 
 def _last_number_raised(text: bytes) -> bytes:

@@ -33,21 +33,23 @@ class AnswerFormat:
     ``boxed`` is what models for mathematics are made for: no system prompt, and the answer is the last ``\\boxed{}``
     of any text. ``plain`` is for base and very small models: solved examples and the question as plain text, and the
     completion's first line is the answer. ``system`` takes the place of the format's own system prompt.
+    A completion ends at the first of the strings ``stop``.
     """
 
     name: FormatName
     shots: tuple[Shot, ...] = ()
     system: str | None = None
+    stop: tuple[str, ...] = ()
 
     def item(self, question: str, answer: str, index: int) -> Item:
         """The prompt for a question."""
         if self.name == "plain":
             solved = "".join(f"{shot.question} {shot.answer}\n" for shot in self.shots)
-            return Item(solved + question, answer, raw=True, index=index)
+            return Item(solved + question, answer, raw=True, index=index, stop=self.stop)
         system = self.system
         if system is None:
             system = SYSTEM_PROMPT if self.name == "think" else ""
-        return Item(question, answer, system=system, index=index)
+        return Item(question, answer, system=system, index=index, stop=self.stop)
 
     def answer_of(self, completion_text: str) -> str | None:
         """The answer, or None where the form is wrong. Linear in the text."""

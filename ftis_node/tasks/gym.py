@@ -65,7 +65,7 @@ class GymTask:
         digest = hashlib.sha256(json.dumps([*settings, self.format.name]).encode() + b"\n")
         for index in range(0, self.size, self.size // SAMPLED):
             item = self.item(index)
-            digest.update(json.dumps([item.system, item.prompt, item.answer]).encode() + b"\n")
+            digest.update(json.dumps([item.system, item.prompt, item.answer, item.stop]).encode() + b"\n")
         return digest.hexdigest()
 
     def item(self, index: int) -> Item:

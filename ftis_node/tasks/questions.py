@@ -36,7 +36,7 @@ class Questions:
         digest = hashlib.sha256(f"questions/{VERSION}/{self.format.name}/{self.math}\n".encode())
         for index in range(self.size):
             item = self.item(index)
-            digest.update(json.dumps([item.system, item.prompt, item.answer]).encode() + b"\n")
+            digest.update(json.dumps([item.system, item.prompt, item.answer, item.stop]).encode() + b"\n")
         return digest.hexdigest()
 
     def item(self, index: int) -> Item:

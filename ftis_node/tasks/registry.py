@@ -17,6 +17,7 @@ from ftis_node.tasks.checker import AnswerChecker
 from ftis_node.tasks.gym import build_gym_task
 from ftis_node.tasks.questions import Questions
 from ftis_node.tasks.sources import questions_from, read_gsm8k, read_math500, read_question
+from ftis_node.tasks.stopping import LONGEST_STOP, MOST_STOPS, stop_strings
 from ftis_node.tasks.task import Split, Task
 
 TASK_NAMES = ("addition", "arithmetic", "gsm8k", "math500", "reasoning-gym:GENERATOR", "jsonl:NAME")
@@ -28,7 +29,7 @@ LARGEST_GYM_NUMBER = 10**6
 
 Parameters = Mapping[str, Parameter]
 C = TypeVar("C", bound=str)
-FORMAT_KEYS = {"format", "shots", "system"}
+FORMAT_KEYS = {"format", "shots", "stop", "system"}
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 
@@ -171,7 +172,19 @@ def _format(task: str, parameters: Parameters) -> tuple[AnswerFormat, int]:
         raise ConfigError(
             f"task {task}: system = {system!r:.60}; allowed is a text of up to {LONGEST_SYSTEM_PROMPT} characters"
         )
-    return AnswerFormat(name, system=system), shots
+    return AnswerFormat(name, system=system, stop=_stop(task, parameters)), shots
+
+
+def _stop(task: str, parameters: Parameters) -> tuple[str, ...]:
+    given = parameters.get("stop", ())
+    texts = given if isinstance(given, tuple) else (given,)
+    allowed = all(isinstance(text, str) and 0 < len(text) <= LONGEST_STOP for text in texts)
+    if not allowed or len(texts) > MOST_STOPS:
+        raise ConfigError(
+            f"task {task}: stop = {given!r:.60}; allowed is a text of 1 to {LONGEST_STOP} characters, or a list of"
+            f" up to {MOST_STOPS} of them"
+        )
+    return stop_strings(parameters)
 
 
 def _refuse_unknown(task: str, parameters: Parameters, allowed: set[str]) -> None:

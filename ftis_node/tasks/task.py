@@ -21,7 +21,8 @@ class Item:
     """One problem. Example: ``Item(prompt="3+14+8=", answer="25")``.
 
     ``system`` goes into a chat template's system message. With ``raw`` the prompt is given to every model as it is,
-    also to one with a chat template. ``index`` is the item's number in its task.
+    also to one with a chat template. ``index`` is the item's number in its task. A completion ends at the first of the
+    strings ``stop`` (``stopping.py``).
     """
 
     prompt: str
@@ -29,6 +30,7 @@ class Item:
     system: str = ""
     raw: bool = False
     index: int = 0
+    stop: tuple[str, ...] = ()
 
 
 class Task(Protocol):

@@ -45,10 +45,11 @@ def align(
     completion: Completion, *, tokenize: Callable[[str], Sequence[int]], vocabulary: Vocabulary
 ) -> Aligned | Unaligned:
     """``tokenize`` and ``vocabulary`` are the own tokenizer's; the completion's lengths sum to its text's length."""
-    ended = completion.finish_reason is FinishReason.STOP
     lengths = completion.token_byte_lengths
+    # What ends with a stop string has text to its end.
+    ended = completion.finish_reason is FinishReason.STOP and lengths[-1] == 0
     with_text = lengths[:-1] if ended else lengths
-    if 0 in with_text or (ended and lengths[-1] != 0):
+    if 0 in with_text:
         return Unaligned.SPECIAL_TOKENS
     try:
         text = completion.text.decode("utf-8")

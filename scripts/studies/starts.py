@@ -152,7 +152,7 @@ def _sampled_accuracy(engine: RolloutEngine, loaded: LoadedModel, task: Task, co
     items = [task.item(index * task.size // count) for index in range(count)]
     rollouts = engine.generate(
         [prompt_ids(loaded, item) for item in items], count=1, sampling=SamplingParams(1.0), max_tokens=LONGEST_ANSWER,
-        seed=0,
+        seed=0, stops=[item.stop for item in items],
     )  # fmt: skip
     texts = [completion.text.decode("utf-8", "replace") for (completion,) in rollouts.completions]
     return sum(task.reward(item, text) for item, text in zip(items, texts, strict=True)) / count

@@ -20,6 +20,7 @@ from ftis_node.inbox.verify import (
     open_batch,
     verify,
 )
+from ftis_node.manifest import parse_run
 from ftis_node.types import FinishReason, Group, LocalProfile, RolloutPayload, SamplingParams
 from ftis_node.wire import limits
 from ftis_node.wire.codec import encode_batch, encode_payload
@@ -222,6 +223,48 @@ CONTENTS: list[tuple[str, Callable[[], RolloutPayload], RejectReason]] = [
         RejectReason.END_OF_SEQUENCE,
     ),
 ]
+
+
+def stopped(text: bytes, sizes: tuple[int, ...], *, end: bool = False, reason: FinishReason = FinishReason.STOP) -> Any:
+    """A completion of a foreign tokenizer, whose tokens are known by their lengths."""
+    ids = tuple(range(len(sizes))) + ((EOS,) if end else ())
+    return replace(
+        completion(text), token_ids=ids, behavior_logprobs=(-0.5,) * len(ids), text=text,
+        token_byte_lengths=sizes + ((0,) if end else ()), finish_reason=reason,
+    )  # fmt: skip
+
+
+LENGTH = FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("changed", "accepted"),
+    [
+        (stopped(b"12\n", (2, 1)), True),
+        (stopped(b"12\nQ", (2, 2)), True),
+        (stopped(b"\n12\n", (1, 2, 1)), True),
+        (stopped(b"12", (2,), end=True), True),
+        (stopped(b"12", (2,), reason=LENGTH), True),
+        (stopped(b"\n", (1,), reason=LENGTH), True),
+        (stopped(b"12", (2,)), False),
+        (stopped(b"12\n", (2, 1), reason=LENGTH), False),
+        (stopped(b"12\nQ", (2, 1, 1)), False),
+        (stopped(b"12\nQ", (2, 1, 1), reason=LENGTH), False),
+        (stopped(b"12\n", (2, 1), end=True), False),
+        (stopped(b"\n", (1,)), False),
+    ],
+)
+def test_where_the_run_has_stop_strings_a_completion_ends_with_one_or_goes_on(changed: Any, accepted: bool) -> None:
+    manifest = RUN.data.replace(b"terms = 3", b'terms = 3, format = "plain"')
+    assert manifest != RUN.data
+    run = parse_run(manifest, source="run.toml")
+    opened = open_batch(encode_batch(signed(with_completion(payload(), changed), run=run)))
+    assert isinstance(opened, Opened)
+    result = verify(opened, run=run, known=UNKNOWN, now_ms=NOW_MS, profile=PROFILE)
+    if accepted:
+        assert isinstance(result, Accepted)
+    else:
+        assert reason_of(result) is RejectReason.END_OF_SEQUENCE
 
 
 @pytest.mark.parametrize(("content", "expected"), [c[1:] for c in CONTENTS], ids=[c[0] for c in CONTENTS])

@@ -12,6 +12,7 @@ from ftis_node.errors import ModelError
 from ftis_node.models import LoadedModel, load_model, render_prompt
 from ftis_node.rollout.engine import GREEDY
 from ftis_node.rollout.transformers import TransformersEngine
+from ftis_node.tasks.stopping import tokens_until_stop
 from ftis_node.training.collate import TrainingSequence, collate
 from ftis_node.training.logprobs import CompletionScorer
 from ftis_node.types import FinishReason, SamplingParams
@@ -161,6 +162,26 @@ def test_ids_that_the_tokenizer_does_not_know_end_a_completion_before_them() -> 
     engine = TransformersEngine(tiny(), words(4, 3), pad_id=3, decode_rows=64)
     rollouts = engine.generate([(1, 2)], count=64, sampling=PLAIN, max_tokens=6, seed=0)
     assert all(token < 4 for c in rollouts.completions[0] for token in c.token_ids)
+
+
+def test_stop_strings_end_a_completion_and_change_nothing_before_it(loaded: LoadedModel) -> None:
+    prompts, stops = prompts_of(loaded), [("6", "1"), ("3", "4"), (), ("no such text",)]
+    whole = engine_of(loaded).generate(prompts, count=8, sampling=PLAIN, max_tokens=24, seed=1)
+    cut = engine_of(loaded, decode_rows=7).generate(
+        prompts, count=8, sampling=PLAIN, max_tokens=24, seed=1, stops=stops
+    )
+    ended = 0
+    for ends, group, cut_group in zip(stops, whole.completions, cut.completions, strict=True):
+        for completion, shorter in zip(group, cut_group, strict=True):
+            count = tokens_until_stop(completion.text, completion.token_byte_lengths, ends)
+            ended += count is not None and count < len(completion.token_ids)
+            assert shorter.token_ids == completion.token_ids[:count]
+            assert shorter.behavior_logprobs == pytest.approx(completion.behavior_logprobs[:count], abs=1e-5)
+            assert loaded.vocabulary.decode(shorter.token_ids) == (shorter.text, shorter.token_byte_lengths)
+            assert shorter.finish_reason is (completion.finish_reason if count is None else FinishReason.STOP)
+    assert ended >= 4
+    assert cut.stats.tokens == sum(len(c.token_ids) for group in cut.completions for c in group)
+    assert cut.stats.tokens < whole.stats.tokens
 
 
 def test_an_empty_prompt_is_refused(loaded: LoadedModel) -> None:

@@ -18,6 +18,7 @@ from ftis_node.models import LoadedModel, load_model, render_prompt
 from ftis_node.rollout.engine import Rollouts
 from ftis_node.rollout.sampling import _truncate
 from ftis_node.rollout.vllm import VllmEngine
+from ftis_node.tasks.stopping import tokens_until_stop
 from ftis_node.types import FinishReason, SamplingParams
 from tests.builders import smollm2
 from tests.daemons import Daemon
@@ -57,10 +58,12 @@ def sample(
     return party[1].generate(prompts_of(party[0]), count=4, sampling=sampling, max_tokens=tokens, seed=seed)
 
 
-def largest_difference(loaded: LoadedModel, rollouts: Rollouts, sampling: SamplingParams) -> float:
+def largest_difference(
+    loaded: LoadedModel, rollouts: Rollouts, sampling: SamplingParams, prompts: list[tuple[int, ...]] | None = None
+) -> float:
     """Between the engine's log-probs and those of the trained model under the same distribution."""
     worst = 0.0
-    for prompt, group in zip(prompts_of(loaded), rollouts.completions, strict=True):
+    for prompt, group in zip(prompts or prompts_of(loaded), rollouts.completions, strict=True):
         for completion in group:
             ids = torch.tensor([[*prompt, *completion.token_ids]])
             with torch.no_grad():
@@ -97,6 +100,28 @@ def test_the_end_token_is_part_of_what_was_sampled(party: Any) -> None:
         assert len(completion.behavior_logprobs) == len(completion.token_ids)
     assert rollouts.stats.tokens == sum(len(c.token_ids) for group in rollouts.completions for c in group)
     assert 1 <= rollouts.stats.mean_rows <= 8
+
+
+def test_stop_strings_end_a_completion(party: Any) -> None:
+    """A stop string at the start doesn't count, so rows that vLLM stopped there go on, with the same distribution."""
+    loaded, engine = party
+    prompts, sampling = [*prompts_of(loaded), tuple(loaded.tokenize("Q: 2 + 2 = 4\nQ: 3 + 3 ="))], SamplingParams(1.0)
+    stops = [(" ",), ("e", "colour is"), (" ", "\n")]
+    rollouts = engine.generate(prompts, count=4, sampling=sampling, max_tokens=24, seed=5, stops=stops)
+    blank_starts = 0
+    for ends, group in zip(stops, rollouts.completions, strict=True):
+        for completion in group:
+            count = tokens_until_stop(completion.text, completion.token_byte_lengths, ends)
+            assert count in (None, len(completion.token_ids))
+            ended = count is not None or completion.token_ids[-1] in loaded.vocabulary.eos_token_ids
+            assert (completion.finish_reason is FinishReason.STOP) == ended
+            assert ended or len(completion.token_ids) == 24
+            assert loaded.vocabulary.decode(completion.token_ids) == (completion.text, completion.token_byte_lengths)
+            blank_starts += completion.text[:1].isspace()
+    assert blank_starts
+    assert largest_difference(loaded, rollouts, sampling, prompts) < 5e-3
+    again = engine.generate(prompts, count=4, sampling=sampling, max_tokens=24, seed=5, stops=stops)
+    assert again.completions == rollouts.completions
 
 
 def test_new_weights_are_taken_over_without_a_restart(party: Any) -> None:

@@ -92,6 +92,17 @@ def test_solved_examples_stand_before_the_question_and_are_not_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "reasoning-gym:chain_sum"])
+def test_stop_strings_are_part_of_what_a_manifest_pins(name: str) -> None:
+    tasks = [
+        build_task(name, {"format": "plain", **stop}, SOURCES)
+        for stop in ({}, {"stop": ()}, {"stop": "Q:"}, {"stop": ("Q:", "\n\n")})
+    ]
+    assert [task.item(0).stop for task in tasks] == [("\n",), (), ("Q:",), ("Q:", "\n\n")]
+    assert len({task.data_hash for task in tasks}) == len(tasks)
+    assert build_task(name, {}, SOURCES).item(0).stop == ()
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "reasoning-gym:chain_sum"])
 def test_a_boxed_answer_and_a_system_prompt_are_part_of_what_a_manifest_pins(name: str) -> None:
     tasks = [
         build_task(name, parameters, SOURCES)
@@ -137,13 +148,18 @@ def test_a_gsm8k_line_without_the_mark(tmp_path: Path) -> None:
     [
         ("gsm9k", {}, "there is no such task; allowed: addition, arithmetic, gsm8k"),
         ("math500:test", {}, "there is no such task"),
-        ("gsm8k", {"terms": 2}, "unknown parameter 'terms'; allowed: format, shots, system"),
+        ("gsm8k", {"terms": 2}, "unknown parameter 'terms'; allowed: format, shots, stop, system"),
         ("gsm8k", {"format": "free"}, "format = 'free'; allowed are think, plain, boxed"),
         ("gsm8k", {"shots": 2}, 'shots = 2 needs format = "plain"'),
         ("gsm8k", {"format": "boxed", "shots": 2}, 'shots = 2 needs format = "plain"'),
         ("gsm8k", {"system": 3}, "system = 3; allowed is a text of up to 4000 characters"),
         ("gsm8k", {"system": "a" * 4001}, "allowed is a text of up to 4000 characters"),
         ("gsm8k", {"format": "plain", "system": "Hi"}, 'a system prompt needs format = "think" or "boxed"'),
+        ("gsm8k", {"stop": ""}, "stop = ''; allowed is a text of 1 to 100 characters, or a list of up to 8 of them"),
+        ("gsm8k", {"stop": ("a", "")}, r"stop = \('a', ''\); allowed is a text"),
+        ("gsm8k", {"stop": 3}, "stop = 3; allowed is a text"),
+        ("gsm8k", {"stop": "a" * 101}, "allowed is a text of 1 to 100 characters"),
+        ("gsm8k", {"stop": ("a",) * 9}, "or a list of up to 8"),
         ("reasoning-gym:chain_sum", {"format": "free"}, "format = 'free'; allowed are think, plain, boxed"),
         ("gsm8k", {"format": "plain", "shots": 4}, "has 4 questions; with shots = 4 it needs more"),
         ("jsonl:unknown", {}, "say where it lies with --data jsonl:unknown=FILE"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -96,6 +97,11 @@ def completions(draw: st.DrawFn) -> Completion:
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(text) - 1)))) & set(range(1, len(text))))
     bounds = [0, *cuts, len(text)] if text else [0]
     return foreign(text, [b - a for a, b in pairwise(bounds)], ended=draw(st.booleans()))
+
+
+def test_what_ends_with_a_stop_string_has_text_to_its_end() -> None:
+    stopped = replace(foreign(b"24\n", [2, 1], ended=False), finish_reason=FinishReason.STOP)
+    assert by_bytes(stopped) == Aligned(tuple(b"24\n"), (-0.25, 0.0, -0.5), (0, 0, 1))
 
 
 def test_the_example() -> None:
