@@ -1,6 +1,6 @@
 """What the demo says that a node gained, by hand."""
 
-from ftis_node.commands.demo_gain import Effort, gain
+from ftis_node.commands.demo_gain import Effort, gain, rewards_over_time
 from ftis_node.store.reports import PhaseSeconds, RoundReport
 
 
@@ -45,3 +45,8 @@ def test_without_samples_there_is_nothing_to_say() -> None:
     assert gain([], ALONE) is None
     assert gain(phase([None], seconds=1.0, tokens=0, own=0, peers=1), ALONE) is None
     assert gain(ALONE, []) is None
+
+
+def test_rewards_stand_at_the_end_of_their_rounds() -> None:
+    found = rewards_over_time(phase([0.5, None, 1.0], seconds=2.0, tokens=1, own=1, peers=0))
+    assert [(at.seconds, at.reward) for at in found] == [(2.0, 0.5), (6.0, 1.0)]

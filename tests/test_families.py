@@ -40,8 +40,8 @@ def test_smollm2_and_a_byte_level_model_train_on_each_other_s_samples(tmp_path: 
     with byte_level:
         smol = Daemon(
             tmp_path / "smol", peers=(byte_level.address(),), env={"XDG_CACHE_HOME": str(tmp_path / "cache")},
-            sets=(*open_caps, f"model.name={smollm2()!r}", "lora.rank=8", "training.groups_per_step=40",
-                  "training.min_own_share=0.1", "training.start_peers=1", "training.collect_timeout=120",
+            sets=(*open_caps, f"model.name={smollm2()!r}", "lora.rank=8", "training.groups_per_step=20",
+                  "training.min_own_share=0.2", "training.start_peers=1", "training.collect_timeout=120",
                   f"training.max_rounds={ROUNDS}", "training.torch_threads=2"),
         )  # fmt: skip
         with smol:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,6 +21,15 @@ class Effort(BaseModel):
     rounds: int
     seconds: float
     own_tokens: int
+
+
+class RewardAt(BaseModel):
+    """Mean reward of a round's own samples, and the learner's seconds until its end."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: float
+    reward: float
 
 
 class Gain(BaseModel):
@@ -42,6 +52,16 @@ def smooth(values: Sequence[float]) -> list[float]:
     """The mean of the last ``SMOOTHING`` values up to each."""
     windows = [values[max(0, end - SMOOTHING) : end] for end in range(1, len(values) + 1)]
     return [sum(window) / len(window) for window in windows]
+
+
+def rewards_over_time(rounds: Sequence[RoundReport]) -> tuple[RewardAt, ...]:
+    """Of all rounds, oldest first; without those in which nothing was sampled."""
+    ends = accumulate(map(_seconds, rounds))
+    return tuple(
+        RewardAt(seconds=end, reward=report.own_reward)
+        for report, end in zip(rounds, ends, strict=True)
+        if report.own_reward is not None
+    )
 
 
 def gain(alone: Sequence[RoundReport], together: Sequence[RoundReport]) -> Gain | None:

@@ -17,12 +17,12 @@ START, ALONE, TOGETHER = "#b8b8b8", "#e0913a", "#2a7ab9"
 
 
 def write_picture(report: DemoReport, path: Path) -> None:
-    """Accuracies, rewards, what became of the sequences and where the time went."""
+    """Rewards over time, accuracies, what became of the sequences and where the time went."""
     figure = Figure(figsize=(13, 8), layout="constrained")
     axes = figure.subplots(2, 3)
-    _accuracy(axes[0][0], report.nodes, "in_distribution", "Greedy accuracy, sums to 19 (trained on)")
-    _accuracy(axes[0][1], report.nodes, "out_of_distribution", "Greedy accuracy, sums to 29 (not trained on)")
-    _rewards(axes[0][2], report.nodes)
+    _rewards(axes[0][0], report.nodes)
+    _accuracy(axes[0][1], report.nodes, "in_distribution", "Greedy accuracy, sums to 19 (trained on)")
+    _accuracy(axes[0][2], report.nodes, "out_of_distribution", "Greedy accuracy, sums to 29 (not trained on)")
     _stacked(
         axes[1][0], report.nodes, "Sequences while training together",
         {
@@ -61,11 +61,13 @@ def _accuracy(axes: Axes, nodes: tuple[NodeResult, ...], field: str, title: str)
 
 def _rewards(axes: Axes, nodes: tuple[NodeResult, ...]) -> None:
     for index, node in enumerate(nodes):
-        colour = f"C{index}"
-        axes.plot(smooth(node.reward_together), color=colour, label=f"{node.name}, together")
-        axes.plot(smooth(node.reward_alone), color=colour, linestyle=":", label=f"{node.name}, alone")
+        for label, style, found in (("together", "-", node.rewards_together), ("alone", ":", node.rewards_alone)):
+            axes.plot(
+                [at.seconds for at in found], smooth([at.reward for at in found]), style, color=f"C{index}",
+                label=f"{node.name}, {label}",
+            )  # fmt: skip
     axes.set_ylim(0, 1)
-    axes.set_xlabel("round")
+    axes.set_xlabel("the node's own seconds")
     axes.set_title(f"Mean reward of own samples (mean of {SMOOTHING} rounds)", fontsize=10)
     axes.legend(fontsize=7)
 

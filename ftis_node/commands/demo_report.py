@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ftis_node.clock import now_ms
-from ftis_node.commands.demo_gain import Effort, Gain, gain
+from ftis_node.commands.demo_gain import Effort, Gain, RewardAt, gain, rewards_over_time
 from ftis_node.commands.demo_swarm import DemoParty, party_config
 from ftis_node.evaluate import Evaluation, greedy_accuracy
 from ftis_node.models import LoadedModel, load_model
@@ -76,14 +76,14 @@ class NodeResult(_Part):
     pace: Pace
     seconds: PhaseSeconds
     seconds_alone: PhaseSeconds
-    reward_together: tuple[float, ...]
-    reward_alone: tuple[float, ...]
+    rewards_together: tuple[RewardAt, ...]
+    rewards_alone: tuple[RewardAt, ...]
 
 
 class DemoReport(_Part):
     """``report.json``."""
 
-    schema_version: int = 1
+    schema_version: int = 2
     rounds: int
     evaluation_items: int
     seconds: float
@@ -127,8 +127,8 @@ def measure(party: DemoParty, together: Path, alone: Path, *, items: int) -> Nod
         pace=pace,
         seconds=totals.seconds,
         seconds_alone=status_alone.last_round.totals.seconds,
-        reward_together=_rewards(together),
-        reward_alone=_rewards(alone),
+        rewards_together=rewards_over_time(_rounds(together)),
+        rewards_alone=rewards_over_time(_rounds(alone)),
     )
 
 
@@ -174,10 +174,6 @@ def _received(home: Path) -> tuple[int, Pace]:
     with StoreReader(home) as store:
         sums = store.network_sums(now_ms())
         return sums.bytes_in or 0, pace_of(store.recent_rounds(KEPT_ROUNDS))
-
-
-def _rewards(home: Path) -> tuple[float, ...]:
-    return tuple(report.own_reward for report in _rounds(home) if report.own_reward is not None)
 
 
 def _rounds(home: Path) -> list[RoundReport]:

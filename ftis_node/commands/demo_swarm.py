@@ -56,8 +56,8 @@ def party_config(party: DemoParty) -> NodeConfig:
 
 
 def phase_settings(parties: int, *, rounds: int, own_groups: int, together: bool) -> list[str]:
-    """How long and with whom a phase's nodes train, as ``--set`` values."""
-    groups = own_groups * parties if together else own_groups
+    """How long a phase's nodes train, as ``--set`` values: alone as together, but for the peers."""
+    groups = own_groups * parties
     return [
         f"training.max_rounds={rounds}",
         f"training.checkpoint_every={rounds}",
